@@ -1,5 +1,5 @@
 //! Opens a data directory that no process serves. It makes the same checks as `klad serve`. Called by `offline`, and by
-//! `client` for `klad export --data` and `klad import --data`.
+//! `client` for `klad export --data`, `klad import --data` and `--into`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,13 +35,16 @@ pub struct Options {
     pub compression: Compression,
     /// How much of the old changes the engine keeps.
     pub changes: Retention,
+    /// Whether the engine is opened for a bulk load, if it has bulk loads.
+    pub bulk_load: bool,
 }
 
 impl Default for Options {
     /// The defaults of `klad serve`. The engine deletes no old change, so that a command that only reads does not.
     fn default() -> Options {
         let compression = Compression::Lz4;
-        Options { disk_reserve_bytes: DISK_RESERVE_BYTES, compression, changes: Retention::EVERYTHING }
+        let changes = Retention::EVERYTHING;
+        Options { disk_reserve_bytes: DISK_RESERVE_BYTES, compression, changes, bulk_load: false }
     }
 }
 
@@ -135,6 +138,7 @@ pub fn rocksdb_options(options: Options) -> RocksDbOptions {
         disk_reserve_bytes: options.disk_reserve_bytes,
         compression: options.compression,
         changes: options.changes,
+        bulk_load: options.bulk_load,
         open_files_max: files(),
         ..RocksDbOptions::default()
     }

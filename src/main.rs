@@ -342,6 +342,7 @@ fn open_engine(config: &Config) -> Result<Arc<dyn Engine>, Failure> {
                 delete_rate_bytes: config.delete_rate_bytes,
                 changes: config.changes,
                 open_files_max: config.budget.files,
+                bulk_load: false,
             },
         )?),
         #[cfg(feature = "fjall")]

@@ -78,7 +78,7 @@ pub enum ClientCommand {
     /// Store the entries of an export in a running server or in a data directory.
     ///
     /// Repeating an import changes nothing more. Exit codes: 0 all entries were stored; 1 failed, perhaps after some of
-    /// them; 2 wrong usage; with --data also those of klad serve, such as 75: a process serves the directory.
+    /// them; 2 wrong usage; with --data and --into also those of klad serve, such as 75: a process serves the directory.
     Import(ImportArgs),
     /// Ask the admin address of a running server whether it accepts requests.
     ///
@@ -99,7 +99,7 @@ impl ClientCommand {
     pub fn opens_data(&self) -> bool {
         match self {
             ClientCommand::Export(args) => args.data.is_some(),
-            ClientCommand::Import(args) => args.data.is_some(),
+            ClientCommand::Import(args) => args.data.is_some() || args.into.is_some(),
             _ => false,
         }
     }

@@ -1,4 +1,4 @@
-//! What one batch may contain, from the server's `/v1/limits`. Called by `batch`, `upload` and `directory`.
+//! What one batch may contain, from the server's `/v1/limits`. Called by `batch` and `upload`.
 
 use std::io::Read as _;
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::client::Error;
 use crate::client::args::Durability as Wanted;
-use crate::client::bounds::Bounds;
 use crate::client::entry::Entry;
 use crate::client::import::{Batch, Target};
+use crate::client::limits::{CLIENT_BATCH_BYTES, CLIENT_BATCH_ITEMS};
 use crate::client::list::Range;
 use crate::client::list_args::ImportArgs;
 use crate::disk;
@@ -103,7 +103,7 @@ fn failed(error: operation::Error) -> Error {
     Error::Failed(in_words(&error.into()))
 }
 
-fn in_words(error: &ApiError) -> String {
+pub(super) fn in_words(error: &ApiError) -> String {
     format!("{}: {error}", error.code())
 }
 
@@ -170,13 +170,12 @@ impl ImportDirectory {
 impl Target for ImportDirectory {
     type Item = Change;
 
-    /// A batch needs no bound here. `import` limits its size.
-    fn bounds(&self) -> Bounds {
-        Bounds { items_max: u64::MAX, bytes_max: u64::MAX }
+    fn is_full(&self, items: u64, bytes: u64, next_bytes: u64) -> bool {
+        items >= CLIENT_BATCH_ITEMS || bytes + next_bytes > CLIENT_BATCH_BYTES
     }
 
     fn item(&self, entry: &Entry<'_>, expires_at_ms: Option<u64>) -> Result<Change, String> {
-        let effect = put(entry, expires_at_ms).map_err(|error| in_words(&error))?;
+        let effect = Effect::Put(value(entry, expires_at_ms).map_err(|error| in_words(&error))?);
         let key = entry.key.to_vec().into();
         Ok(Change { key, condition: self.condition, effect, reports_existence: false })
     }
@@ -203,8 +202,8 @@ impl Target for ImportDirectory {
     }
 }
 
-/// Makes the effect of an entry, within the limits of a server with the largest options.
-fn put(entry: &Entry<'_>, expires_at_ms: Option<u64>) -> Result<Effect, ApiError> {
+/// Makes the value of an entry, within the limits of a server with the largest options.
+pub(super) fn value(entry: &Entry<'_>, expires_at_ms: Option<u64>) -> Result<Value, ApiError> {
     let payload = entry.value.as_deref().unwrap_or_default();
     let now_ms = clock::unix_ms();
     if entry.key.is_empty() {
@@ -234,5 +233,5 @@ fn put(entry: &Entry<'_>, expires_at_ms: Option<u64>) -> Result<Effect, ApiError
         expires_at_ms: expires_at_ms.and_then(NonZeroU64::new),
         metadata: metadata.finish(),
     };
-    Ok(Effect::Put(Value { payload: payload.to_vec().into(), attributes: Some(Box::new(attributes)) }))
+    Ok(Value { payload: payload.to_vec().into(), attributes: Some(Box::new(attributes)) })
 }

@@ -1,8 +1,9 @@
 //! `klad import`: reads the entries of an export, and stores them by batches. Called by `client::run`.
 //!
 //! ```text
-//!   items ──▶ entry ──▶ batch ──┬──▶ upload       a server
-//!                               └──▶ directory    a data directory that no process serves
+//!   items ──▶ entry ─┬▶ batch ──┬──▶ upload       a server
+//!   generated entries┘          ├──▶ directory    a data directory that no process serves, by writes
+//!                               └──▶ load         the same, by whole tables
 //! ```
 //!
 //! Storing an entry twice changes nothing more, so an import can be repeated as a whole. `import_state` records how far
@@ -14,25 +15,27 @@ use std::time::Duration;
 use crate::client::Error;
 use crate::client::args::Durability;
 use crate::client::batch::open;
-use crate::client::bounds::Bounds;
 use crate::client::directory::ImportDirectory;
 use crate::client::entry::{self, End, Entry, Item};
 use crate::client::exchange::Session;
 use crate::client::import_state::ImportState;
 use crate::client::items::{Format, ItemError, Items};
 use crate::client::list_args::ImportArgs;
+use crate::client::load::Load;
 use crate::client::output::{check, print_line};
 use crate::client::progress::Progress;
 use crate::client::upload::Upload;
 use klad_base::clock;
+use klad_bench::entries::Entries;
 
 /// Where an import stores entries.
 pub(super) trait Target {
     /// An entry in the form in which it is stored.
     type Item;
 
-    /// What a batch may contain. A larger item is a batch by itself.
-    fn bounds(&self) -> Bounds;
+    /// Whether a batch of `items` items and `bytes` bytes is stored before an item of `next_bytes` is added to it. An
+    /// item that is larger than any batch is a batch by itself.
+    fn is_full(&self, items: u64, bytes: u64, next_bytes: u64) -> bool;
 
     /// Makes the item of an entry, which has a value. An error says why the entry cannot be stored.
     fn item(&self, entry: &Entry<'_>, expires_at_ms: Option<u64>) -> Result<Self::Item, String>;
@@ -85,15 +88,19 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Error> {
         let input = Input::open(args)?;
         return import(args, input, ImportDirectory::open(path, args)?);
     }
+    if let Some(path) = &args.into {
+        let input = Input::open(args)?;
+        return import(args, input, Load::open(path, args)?);
+    }
     let session = Session::start(&args.server)?;
     let input = Input::open(args)?;
-    let upload = Upload::start(&session, args, input.items.format())?;
+    let upload = Upload::start(&session, args, input.format())?;
     import(args, input, upload)
 }
 
 /// What an import reads.
 struct Input {
-    items: Items<Box<dyn Read>>,
+    source: Source,
     /// How far an earlier import of it has come.
     state: ImportState,
 }
@@ -104,20 +111,37 @@ impl Input {
             Some(path) => ImportState::load(path)?,
             None => ImportState::default(),
         };
+        if let Some(count) = args.generate {
+            let entries = Entries::new(args.key_format.clone(), args.value_format.clone(), args.value_size, count);
+            return Ok(Input { source: Source::Generated(entries), state });
+        }
         let source = open(args.input.as_deref())?;
         let items = match args.format {
             Some(format) => Items::new(source, format),
             None => Items::detect(source).map_err(unread)?,
         };
-        Ok(Input { items, state })
+        Ok(Input { source: Source::Items(items), state })
     }
+
+    /// The form of the items. Generated entries have none.
+    fn format(&self) -> Format {
+        match &self.source {
+            Source::Items(items) => items.format(),
+            Source::Generated(_) => Format::Cbor,
+        }
+    }
+}
+
+/// Where the entries come from.
+enum Source {
+    Items(Items<Box<dyn Read>>),
+    Generated(Entries),
 }
 
 fn import(args: &ImportArgs, mut input: Input, target: impl Target) -> Result<(), Error> {
     let mut import = Import {
         args,
-        format: input.items.format(),
-        bounds: target.bounds(),
+        format: input.format(),
         target,
         batch: Batch::default(),
         batch_bytes: 0,
@@ -178,7 +202,6 @@ struct Import<'a, T: Target> {
     args: &'a ImportArgs,
     format: Format,
     target: T,
-    bounds: Bounds,
     /// The items that are stored next, and their size.
     batch: Batch<T::Item>,
     batch_bytes: u64,
@@ -197,7 +220,18 @@ struct Import<'a, T: Target> {
 impl<T: Target> Import<'_, T> {
     /// Reads all items, and stores them except for the last batch.
     fn all(&mut self, input: &mut Input) -> Result<(), Error> {
-        let Input { items, state } = input;
+        let Input { source, state } = input;
+        match source {
+            Source::Items(items) => self.items(items, state)?,
+            Source::Generated(entries) => self.generated(entries, state)?,
+        }
+        if self.entries < state.entries {
+            return Err(other_input(self.args));
+        }
+        Ok(())
+    }
+
+    fn items(&mut self, items: &mut Items<Box<dyn Read>>, state: &ImportState) -> Result<(), Error> {
         while let Some(bytes) = items.next().map_err(unread)? {
             let number = self.entries + 1;
             let invalid = |why: &str| Error::Failed(format!("the item after entry {} is invalid: {why}", number - 1));
@@ -208,9 +242,15 @@ impl<T: Target> Import<'_, T> {
                 Item::End(end) => self.end(&end)?,
             }
         }
-        if self.entries < state.entries {
-            return Err(other_input(self.args));
+        Ok(())
+    }
+
+    fn generated(&mut self, entries: &mut Entries, state: &ImportState) -> Result<(), Error> {
+        while let Some((key, value)) = entries.next_entry() {
+            let entry = Entry { key: key.into(), value: Some(value.into()), ..Entry::default() };
+            if self.entries < state.entries { self.skip(&entry, state)? } else { self.add(&entry)? }
         }
+        self.ended = true;
         Ok(())
     }
 
@@ -246,7 +286,8 @@ impl<T: Target> Import<'_, T> {
         let item = self.target.item(entry, expires_at_ms);
         let item = item.map_err(|why| Error::Failed(format!("entry {number}: {why}")))?;
         let bytes = T::bytes(&item);
-        if self.bounds.is_enough(self.batch.items.len() as u64, self.batch_bytes, bytes as u64) {
+        let items = self.batch.items.len() as u64;
+        if items > 0 && self.target.is_full(items, self.batch_bytes, bytes as u64) {
             self.store()?;
         }
         self.count(entry);

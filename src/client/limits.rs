@@ -55,3 +55,10 @@ pub(crate) const CLIENT_PAUSE_RANGE: RangeInclusive<Duration> = Duration::from_m
 
 /// Bytes of a JSON answer such as the one of `/v1/limits` that client commands accept.
 pub(crate) const CLIENT_JSON_BYTES_MAX: usize = 1 << 20;
+
+/// Entries that `klad import --into` sorts in memory and adds as tables together. With some 100 bytes for each beside its
+/// key and value they take 400 MB, and more if keys and values are larger.
+pub(crate) const LOAD_ENTRIES: u64 = 4 << 20;
+
+/// Bytes of keys and values of these entries.
+pub(crate) const LOAD_BYTES: u64 = 256 << 20;

@@ -6,7 +6,7 @@
 //!   many requests  scan, export ─▶ list ──────────────┤      └── answer (framing: head, length, chunks)      TLS, time)
 //!                  batch, import ─▶ upload ─▶ bounds ─┤
 //!                  watch ─────────────────────────────┘
-//!   no request     export, import ─▶ directory ─▶ the engine of a data directory that no process serves
+//!   no request     export, import ─▶ directory, load ─▶ the engine of a data directory that no process serves
 //!   the items of an answer or a file: items (where one ends) ─▶ entry (JSON), cbor
 //!   output without loss, for people and programs: show
 //! ```
@@ -35,6 +35,7 @@ mod key;
 pub(crate) mod limits;
 mod list;
 pub mod list_args;
+mod load;
 mod output;
 mod patience;
 mod problem;
@@ -95,7 +96,7 @@ pub enum Error {
         /// The error of the system.
         why: std::io::Error,
     },
-    /// The data directory of `--data` did not open. `exit` has the exit codes.
+    /// The data directory of `--data` or `--into` did not open. `exit` has the exit codes.
     #[error(transparent)]
     Directory(#[from] disk::OpenError),
     /// The reader closed the standard output, as `head` does.
@@ -107,7 +108,7 @@ pub enum Error {
 /// change.
 ///
 /// # Errors
-/// The data directory of `--data` did not open. The caller prints the message.
+/// The data directory of `--data` or `--into` did not open. The caller prints the message.
 pub fn run(command: &ClientCommand) -> Result<ExitCode, disk::OpenError> {
     let (name, ended) = match command {
         ClientCommand::Put(args) => ("put", commands::put(args)),

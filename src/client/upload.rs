@@ -138,8 +138,8 @@ impl<'a> Upload<'a> {
 impl Target for Upload<'_> {
     type Item = Put;
 
-    fn bounds(&self) -> Bounds {
-        self.bounds
+    fn is_full(&self, items: u64, bytes: u64, next_bytes: u64) -> bool {
+        self.bounds.is_enough(items, bytes, next_bytes)
     }
 
     fn item(&self, entry: &Entry<'_>, expires_at_ms: Option<u64>) -> Result<Put, String> {

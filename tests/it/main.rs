@@ -32,6 +32,8 @@ mod bench_page;
 #[cfg(feature = "scripts")]
 mod bench_script;
 mod bench_usage;
+#[cfg(all(feature = "fjall", feature = "rocksdb"))]
+mod bulk_load;
 #[cfg(feature = "cassandra")]
 mod cassandra_rows;
 #[cfg(feature = "rocksdb")]

@@ -39,6 +39,7 @@ const ROWS: &[(&str, &[&[&str]])] = &[
         &[
             &["lib"],
             &["cassandra", "delayed", "fjall", "memory", "rocksdb"],
+            &["bulk_load"],
             &["maintenance"],
             &["page"],
             &["disk", "perf"],

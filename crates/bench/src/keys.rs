@@ -64,12 +64,38 @@ impl FromStr for KeyFormat {
 }
 
 impl KeyFormat {
+    /// Whether all numbers below `count` have the same number of digits, leading zeros included.
+    pub(super) fn is_fixed_width(&self, count: u64) -> bool {
+        u32::try_from(self.width).ok().and_then(|width| 10_u64.checked_pow(width)).is_none_or(|end| count <= end)
+    }
+
     /// Appends the bytes for `number`.
     pub fn write(&self, number: u64, into: &mut Vec<u8>) {
         into.extend_from_slice(&self.before);
         write_number(number, self.width, into);
         into.extend_from_slice(&self.after);
     }
+}
+
+/// Returns the numbers below `count` in the order of their decimal digits: 0, 1, 10, 100, 11, 2 and so on. Keys with
+/// leading zeros, or with text behind the number, may have another order.
+pub(super) fn by_digits(count: u64) -> impl Iterator<Item = u64> {
+    let next = move |number: &u64| {
+        if *number == 0 {
+            return (count > 1).then_some(1);
+        }
+        let mut next = number.saturating_mul(10);
+        if next >= count {
+            // No number begins with these digits. The next one is as long, or shorter.
+            next = if number + 1 < count { number + 1 } else { number / 10 + 1 };
+            while next.is_multiple_of(10) {
+                next /= 10;
+            }
+        }
+        // After the last one of those that begin with 9 it is 1.
+        (next > 1).then_some(next)
+    };
+    std::iter::successors((count > 0).then_some(0), next)
 }
 
 /// Appends `number` in decimal. If it has fewer than `width` digits (at most [`DIGITS_MAX`]), zeros come before it.
@@ -299,6 +325,15 @@ mod tests {
         assert_eq!(named("{}", u64::MAX), "18446744073709551615");
         for wrong in ["key", "{", "}", "{}{}", "{:7}", "{x}", "{:021}", "}{}"] {
             assert!(wrong.parse::<KeyFormat>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_come_in_the_order_of_their_digits() {
+        for count in (0..1_200).chain([9_999, 10_000, 10_001, 12_345]) {
+            let mut sorted: Vec<_> = (0..count).collect();
+            sorted.sort_by_key(u64::to_string);
+            assert!(by_digits(count).eq(sorted), "{count}");
         }
     }
 

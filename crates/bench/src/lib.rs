@@ -25,6 +25,7 @@ pub mod url;
 
 pub mod schedule;
 
+pub mod entries;
 pub mod keys;
 pub mod workload;
 

@@ -106,7 +106,10 @@ pub fn duration_or_zero(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a number of at least 1; `10k` and `5M` are accepted.
-pub(super) fn count(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// If the text is not such a number.
+pub fn count(text: &str) -> Result<u64, String> {
     let count = count_or_zero(text)?;
     if count == 0 { Err("must be at least 1".to_owned()) } else { Ok(count) }
 }

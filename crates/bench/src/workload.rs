@@ -324,7 +324,13 @@ fn write_item(
     Ok(())
 }
 
-fn value<'a>(values: &'a Values, key: u64, text: &'a mut Vec<u8>, random: &mut Xoshiro256PlusPlus) -> &'a [u8] {
+/// The value of a key. `text` is space for it.
+pub(super) fn value<'a>(
+    values: &'a Values,
+    key: u64,
+    text: &'a mut Vec<u8>,
+    random: &mut Xoshiro256PlusPlus,
+) -> &'a [u8] {
     match values {
         Values::Random { sizes, pool } => {
             let size = if sizes.min == sizes.max { sizes.max } else { random.random_range(sizes.min..=sizes.max) };

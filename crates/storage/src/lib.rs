@@ -18,12 +18,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::bulk_load::BulkLoad;
 use crate::changes::Changes;
 use crate::commits::Commits;
 use crate::operation::{Attributes, Durability, Effect, Error, Operation, Outcome, Write};
 
 pub mod operation;
 
+pub mod bulk_load;
 pub mod changes;
 pub mod commits;
 pub mod limits;
@@ -290,6 +292,11 @@ pub trait LocalDisk: Engine {
     /// Aborts the piece that [`LocalDisk::compact`] is compacting, and returns when it has ended. Has no effect
     /// between two pieces.
     fn interrupt_compaction(&self) {}
+
+    /// The interface for bulk loads; `None` if the engine has none, or was not opened for one.
+    fn bulk_load(&self) -> Option<&dyn BulkLoad> {
+        None
+    }
 }
 
 /// The kind of a change whose body has not been read yet.

@@ -91,3 +91,12 @@ pub const CHANGES_BYTES: u64 = 256 << 20;
 
 /// The default of `--changes-time`.
 pub const CHANGES_TIME: Duration = Duration::from_hours(24);
+
+/// The size at which compactions and bulk loads begin another table, bytes.
+pub const TABLE_BYTES: u64 = 32 << 20;
+
+/// The threads that write the tables of a bulk load: more would exceed what a disk takes.
+pub const LOAD_THREADS_MAX: usize = 8;
+
+/// The least entries for a further thread of a bulk load: writing them takes some 10 ms.
+pub const LOAD_PART_ENTRIES_MIN: usize = 64 << 10;

@@ -210,6 +210,7 @@ fn engine(config: &Config) -> Arc<dyn Engine> {
                     delete_rate_bytes: config.delete_rate_bytes,
                     changes: config.changes,
                     open_files_max: config.budget.files,
+                    bulk_load: false,
                 },
             )
             .expect("opens"),

@@ -4,21 +4,25 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 
 use crate::load;
 use crate::process::RunningProcess;
 use crate::runner::{Experiment, value_of};
-use crate::scenario::{Stage, Start, Variant};
+use crate::scenario::{Data, Stage, Start, Variant};
 use crate::server::RunningServer;
 use klad_base::clock;
 use klad_bench::interrupt;
 
-/// The longest compaction of filled data.
-const COMPACTION_MAX: Duration = Duration::from_hours(2);
+/// The longest load or compaction of filled data.
+const COMMAND_MAX: Duration = Duration::from_hours(2);
+
+/// The exit codes of `klad import --into` if the engine has no bulk loads, and if there is no engine on a disk.
+const WRONG_USAGE: i32 = 2;
+const OTHER_ENGINE: i32 = 66;
 
 /// The time between two looks whether a signal has interrupted the experiment.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -64,6 +68,11 @@ impl Experiment {
     fn make_filled(&mut self, variant: &Variant, key: &str) -> anyhow::Result<PathBuf> {
         let options = self.result.scenario.options_of(variant);
         let directory = self.databases.path().join(format!("filled-{key}"));
+        // Another program may not have the command, and its files may differ.
+        let may_load = variant.program.is_none() && matches!(value_of(&options, "--engine"), None | Some("rocksdb"));
+        if may_load && self.load_tables(value_of(&options, "--compression"), key, &directory)? {
+            return Ok(directory);
+        }
         let mut fill_options: Vec<&str> = FILL_OPTIONS.to_vec();
         for name in FILE_OPTIONS {
             fill_options.extend(value_of(&options, name).into_iter().flat_map(|value| [name, value]));
@@ -110,18 +119,49 @@ impl Experiment {
         if let Some(compression) = value_of(&options, "--compression") {
             command.args(["--compression", compression]);
         }
-        let log = self.out.join("logs/compact.log");
+        let status = self.run_command("klad compact", command, "logs/compact.log")?;
+        ensure!(status.success(), "klad compact failed, {status}: see logs/compact.log");
+        Ok(true)
+    }
+
+    /// Loads all keys into a new directory without a server. The tables are those of a compaction. Returns `false` if
+    /// the default engine of this program has no bulk loads.
+    fn load_tables(&self, compression: Option<&str>, key: &str, directory: &Path) -> anyhow::Result<bool> {
+        self.note.say(&format!("loading {} keys for {key}", self.data.keys));
+        let mut command = Command::new(&self.program);
+        command.args(["import", "--generate", &self.data.keys.to_string(), "--key-format", &self.data.key_format]);
+        let Data { value_format, value_size, .. } = &self.data;
+        for (name, value) in [
+            ("--value-format", value_format.as_deref()),
+            ("--value-size", value_size.as_deref()),
+            ("--compression", compression),
+        ] {
+            command.args(value.into_iter().flat_map(|value| [name, value]));
+        }
+        command.arg("--into").arg(directory);
+        let log = format!("logs/fill-{key}.log");
+        let status = self.run_command("klad import --into", command, &log)?;
+        if matches!(status.code(), Some(WRONG_USAGE | OTHER_ENGINE)) {
+            remove(directory)?;
+            return Ok(false);
+        }
+        ensure!(status.success(), "klad import --into failed, {status}: see {log}");
+        Ok(true)
+    }
+
+    /// Runs a command on a database to its end.
+    fn run_command(&self, what: &str, mut command: Command, log: &str) -> anyhow::Result<ExitStatus> {
+        let log = self.out.join(log);
         let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stdout(log.try_clone()?).stderr(log);
         let mut running = RunningProcess::start(command, &[], &self.watch)?;
-        let deadline = clock::now() + COMPACTION_MAX;
+        let deadline = clock::now() + COMMAND_MAX;
         loop {
-            match running.wait(POLL_INTERVAL)? {
-                Some(status) if status.success() => return Ok(true),
-                Some(status) => bail!("klad compact failed, {status}: see logs/compact.log"),
-                None => ensure!(!interrupt::asked(), "interrupted"),
+            if let Some(status) = running.wait(POLL_INTERVAL)? {
+                return Ok(status);
             }
-            ensure!(clock::now() < deadline, "klad compact did not end within {COMPACTION_MAX:?}");
+            ensure!(!interrupt::asked(), "interrupted");
+            ensure!(clock::now() < deadline, "{what} did not end within {COMMAND_MAX:?}");
         }
     }
 }

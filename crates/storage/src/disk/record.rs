@@ -29,6 +29,9 @@ use crate::plan::Current;
 /// The format byte that this klad writes, and the only one that it reads.
 pub const FORMAT: u8 = 1;
 
+/// The most bytes before the metadata.
+pub(crate) const HEAD_BYTES: usize = 2 + 3 * 8 + 4;
+
 const FLAG_EXPIRY: u8 = 1 << 0;
 const FLAG_METADATA: u8 = 1 << 1;
 const FLAG_MODIFIED: u8 = 1 << 2;
@@ -173,6 +176,14 @@ impl<'a> Record<'a> {
 pub(crate) fn is_expired(stored: &[u8], now_ms: impl FnOnce() -> u64) -> bool {
     stored.get(1).is_some_and(|flags| flags & FLAG_EXPIRY != 0)
         && Record::decode(stored).is_ok_and(|record| record.expired(now_ms))
+}
+
+/// Replaces the version of an encoded record.
+///
+/// # Panics
+/// The bytes are not a record.
+pub(crate) fn set_version(stored: &mut [u8], version: Version) {
+    stored[2..10].copy_from_slice(&version.get().to_le_bytes());
 }
 
 /// Replaces the contents of `head` by the bytes before the payload of `value`.

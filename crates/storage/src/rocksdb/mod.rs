@@ -7,6 +7,7 @@
 //!
 //! Made by `main`, called by `execution`.
 
+mod bulk_load;
 mod change_log;
 pub mod check;
 mod commit;
@@ -27,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use bytes::Bytes;
 use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, properties};
 
+use crate::bulk_load::BulkLoad;
 use crate::changes::{Changes, Retention};
 use crate::commits::Commits;
 use crate::disk::commit_section;
@@ -54,6 +56,7 @@ use klad_base::sync::Mutex;
 
 /// The configuration of this engine.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Options {
     /// The size of the block cache, the memtables and the value cache together in bytes.
     pub cache_bytes: u64,
@@ -81,6 +84,8 @@ pub struct Options {
     pub changes: Retention,
     /// The maximum number of open files, 32 to [`ENGINE_FILES_MAX`].
     pub open_files_max: u64,
+    /// Whether the engine is opened for a bulk load: without automatic compactions.
+    pub bulk_load: bool,
 }
 
 impl Default for Options {
@@ -101,6 +106,7 @@ impl Default for Options {
             delete_rate_bytes: 0,
             changes: Retention::NOTHING,
             open_files_max: ENGINE_FILES_MAX,
+            bulk_load: false,
         }
     }
 }
@@ -134,6 +140,8 @@ pub struct RocksDbEngine {
     scan_reach: AtomicU32,
     monitor: Monitor,
     changes: ChangeLog,
+    /// The compression of the tables of a bulk load; `None` if the engine was not opened for one.
+    load_compression: Option<Compression>,
 }
 
 impl RocksDbEngine {
@@ -143,6 +151,7 @@ impl RocksDbEngine {
     /// [`OpenError`]. The message contains advice if there is any.
     pub fn open(path: &Path, options: &Options) -> std::result::Result<RocksDbEngine, OpenError> {
         let directory = DataDirectory::open(path, "rocksdb")?;
+        bulk_load::remove_rest(&directory)?;
         // Iterator reads exist to be measured, so the value cache must not answer them.
         let value_cache_percent = if options.iterator_reads { 0 } else { options.value_cache_percent };
         let (block_bytes, value_bytes) = split(options.cache_bytes, options.memtable_bytes, value_cache_percent);
@@ -180,6 +189,7 @@ impl RocksDbEngine {
             scan_reach: AtomicU32::new(0),
             monitor,
             changes,
+            load_compression: options.bulk_load.then_some(options.compression),
         };
         engine.housekeeping();
         Ok(engine)
@@ -422,5 +432,9 @@ impl LocalDisk for RocksDbEngine {
 
     fn interrupt_compaction(&self) {
         self.abort_piece();
+    }
+
+    fn bulk_load(&self) -> Option<&dyn BulkLoad> {
+        self.load_compression.is_some().then_some(self as &dyn BulkLoad)
     }
 }

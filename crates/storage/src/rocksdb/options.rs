@@ -10,7 +10,7 @@ use rust_rocksdb::{
 use crate::Compression;
 use crate::disk::record;
 use crate::limits::{
-    EXPIRED_KEPT_MAX, LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH, SCAN_STEP_BYTES_MAX,
+    EXPIRED_KEPT_MAX, LEVEL_0_FILES, MEMTABLE_BYTES_MAX, MEMTABLES, MEMTABLES_A_FLUSH, SCAN_STEP_BYTES_MAX, TABLE_BYTES,
 };
 use crate::rocksdb::Options;
 use klad_base::clock;
@@ -50,8 +50,19 @@ pub(super) fn database(options: &Options, shared: &SharedMemory) -> RocksDbOptio
     memtables(&mut db, options, &shared.memtables);
     log(&mut db, options.changes.bytes > 0);
     levels(&mut db, options.compression);
+    // A load compacts its tables itself, in the end.
+    db.set_disable_auto_compactions(options.bulk_load);
     db.set_block_based_table_factory(&tables(&shared.cache));
     db
+}
+
+/// The options of tables that are written outside of the database: those of a compaction into the last level.
+pub(super) fn tables_outside(compression: Compression) -> RocksDbOptions {
+    let mut options = RocksDbOptions::default();
+    levels(&mut options, compression);
+    // A writer reads no blocks, so the cache stays empty.
+    options.set_block_based_table_factory(&tables(&Cache::new_hyper_clock_cache(1 << 20, 0)));
+    options
 }
 
 /// As `database`, but RocksDB reads and checks all filters and indexes of a table when it opens the table. Few tables
@@ -181,7 +192,7 @@ fn levels(db: &mut RocksDbOptions, compression: Compression) {
     db.set_level_zero_file_num_compaction_trigger(i32::try_from(LEVEL_0_FILES).expect("few"));
     // The size of these files together, as RocksDB's tuning guide recommends.
     db.set_max_bytes_for_level_base(LEVEL_0_FILES * MEMTABLES_A_FLUSH * MEMTABLE_BYTES_MAX);
-    db.set_target_file_size_base(32 << 20);
+    db.set_target_file_size_base(TABLE_BYTES);
     // RocksDB removes the blocks of deleted tables from the cache. No read uses them again, but HyperClockCache would
     // keep them until other blocks replace them, and klad's memory would grow to its budget even with little data.
     db.set_uncache_aggressiveness(UNCACHE_AGGRESSIVENESS);

@@ -179,6 +179,26 @@ impl ChangeLog {
         }
     }
 
+    /// Deletes the logs before `first_log`, so that no feed continues over changes that are in no log. The deletions are
+    /// durable on return.
+    pub(super) fn forget(&self, first_log: u64) -> io::Result<()> {
+        // The archive last: RocksDB may move a log there meanwhile.
+        for directory in [self.files.clone(), self.files.join("archive")] {
+            let there = match log_records::logs(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                there => there?,
+            };
+            for (_, log) in there.into_iter().filter(|(number, _)| *number < first_log) {
+                match fs::remove_file(log) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            File::open(&directory)?.sync_all()?;
+        }
+        Ok(())
+    }
+
     /// Reads one step.
     pub(super) fn step(&self, step: &ChangesStep) -> Result<ChangesPage, Error> {
         let committed = self.last.lock().sequence;
