@@ -1,4 +1,4 @@
-//! The parts of a page that are not charts: banners, key figures, tables, facts. Banners and cells of tables show their
+//! The parts of a page that are not charts: banners, key figures, bars, tables, facts. Banners and cells of tables show their
 //! rating by a colour and a sign, key figures only by a colour. Called by all code that makes pages.
 
 use maud::{Markup, html};
@@ -80,6 +80,40 @@ pub fn tiles(tiles: &[Tile]) -> Markup {
                     dt { (tile.name) }
                     dd { (tile.value) }
                     @if !tile.note.is_empty() { dd.note { (tile.note) } }
+                }
+            }
+        }
+    }
+}
+
+/// A bar of a picture that needs no script.
+#[derive(Clone, Debug, Default)]
+pub struct Bar {
+    /// The name before the bar.
+    pub name: String,
+    /// The length, 0 to 1.
+    pub share: f64,
+    /// The value behind the bar.
+    pub value: String,
+    /// A note behind the value, or empty.
+    pub note: String,
+    /// Whether the bar stands out.
+    pub best: bool,
+}
+
+/// Returns horizontal bars with a title and a caption.
+#[must_use]
+pub fn bars(title: &str, caption: &str, bars: &[Bar]) -> Markup {
+    html! {
+        figure.bars {
+            figcaption { h3 { (title) } p { (caption) } }
+            dl {
+                @for bar in bars {
+                    div.best[bar.best] {
+                        dt { (bar.name) }
+                        dd.track aria-hidden="true" { span style=(format!("width: {:.1}%", bar.share.clamp(0.0, 1.0) * 100.0)) {} }
+                        dd.value { (bar.value) @if !bar.note.is_empty() { " " span { (bar.note) } } }
+                    }
                 }
             }
         }
