@@ -374,7 +374,7 @@ fn invalid_variants_are_left_out_in_one_line_and_the_others_are_compared() {
 /// Returns the figure that the answer of two variants is about. With `busy` both answer a half of the offered requests.
 fn answered_by(figure: &str, busy: bool, server: FakeServer) -> String {
     let mut result = experiment(vec![fake("plain", server), fake("other", FakeServer { seed: 2, ..server })], "");
-    let named = format!("title = ''\n{figure}\n[[variant]]\nname = 'a'\n[[stage]]\nname = 's'\nduration = '1s'\n");
+    let named = format!("title = 't'\n{figure}\n[[variant]]\nname = 'a'\n[[stage]]\nname = 's'\nduration = '1s'\n");
     result.scenario.figure = crate::scenario::Scenario::parse("s", &named).expect("valid").figure;
     for run in result.stages[0].variants.iter_mut().flat_map(|variant| &mut variant.runs) {
         let measured = &mut run.bench.as_mut().expect("every fake run has one").measured;
