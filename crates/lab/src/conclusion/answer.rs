@@ -32,8 +32,8 @@ pub struct Ranked {
     pub variant: String,
     /// The value, of all its runs together; of CPU time, the mean over its runs.
     pub value: Option<f64>,
-    /// Its value divided by that of the best variant, by the means over the runs. `null` for the best variant, and where
-    /// the ratio is not known.
+    /// Its value divided by that of the best variant, by the means over the runs. `null` for the best variant, and
+    /// where the ratio is not known.
     pub ratio: Option<Ratio>,
 }
 
@@ -96,7 +96,8 @@ pub(super) fn main_figure<'w>(
             MainFigure::Cpu => CPU,
         });
     }
-    let by_rate = standings.iter().all(|one| one.offered_per_s.is_none()) || standings.iter().any(Standing::falls_behind);
+    let by_rate =
+        standings.iter().all(|one| one.offered_per_s.is_none()) || standings.iter().any(Standing::falls_behind);
     let first = if by_rate { "goodput" } else { "p99.9" };
     let order = [first, "p99.9", "p99", "p50", "goodput"];
     let mut judged = order.iter().filter_map(|figure| find(figure));
@@ -161,7 +162,8 @@ pub(crate) fn verdict(winner: &Winner, standings: &[Standing], figure: bool) -> 
             let value = winner.value.map_or_else(String::new, |value| format!(" with {}", words::value(unit, value)));
             let next = winner.next.as_deref().unwrap_or("the next");
             let ratio = winner.ahead.as_ref().and_then(Ratio::of);
-            let ratio = ratio.map_or_else(|| format!("ahead of {next}"), |ratio| format!("{} times that of {next}", ratio.words()));
+            let ratio = ratio
+                .map_or_else(|| format!("ahead of {next}"), |ratio| format!("{} times that of {next}", ratio.words()));
             format!("{} wins{by}{value}, {ratio}", label(winner, standings))
         }
         Outcome::Level => {
@@ -204,16 +206,18 @@ pub(super) fn of_stages(stages: &[StageConclusion]) -> String {
         Some((_, count)) => *count += 1,
         None => counts.push((what, 1)),
     };
-    for stage in stages {
-        count(match stage.main() {
-            Some(Winner { outcome: Outcome::Won, best: Some(best), .. }) => format!("{best} wins"),
-            Some(Winner { outcome: Outcome::Level, .. }) => "no difference told in".to_owned(),
-            Some(_) => "not judged:".to_owned(),
-            None => "nothing to compare in".to_owned(),
-        });
+    let main = |stage: &&StageConclusion| stage.main().map(|winner| winner.outcome);
+    let (won, others): (Vec<_>, Vec<_>) = stages.iter().partition(|stage| main(stage) == Some(Outcome::Won));
+    let best = |stage: &StageConclusion| stage.main().and_then(|winner| winner.best.clone()).unwrap_or_default();
+    won.iter().for_each(|stage| count(format!("{} wins", best(stage))));
+    for outcome in [Some(Outcome::Level), Some(Outcome::NotJudged), None] {
+        let words = match outcome {
+            Some(Outcome::NotJudged) => "not judged in",
+            None => "nothing to compare in",
+            _ => "no difference told in",
+        };
+        others.iter().filter(|stage| main(stage) == outcome).for_each(|_| count(words.to_owned()));
     }
-    // Stable: variants keep the order in which they first win.
-    counts.sort_by_key(|(what, count)| (!what.ends_with(" wins"), std::cmp::Reverse(*count)));
     let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
     format!("Of {} stages: {}.", stages.len(), counts.join("; "))
 }

@@ -36,7 +36,7 @@ use crate::variant_runs::VariantRuns;
 
 pub use crate::variant_runs::Validity;
 pub use answer::{Answer, Ranked, Ratio};
-pub(super) use comparison::{CPU, CONTESTED};
+pub(super) use comparison::{CONTESTED, CPU};
 pub use comparison::{Comparison, Difference, Judgement, Outcome, Unit, Winner};
 pub use published::{Agreement, PublishedFigure, PublishedOrder};
 pub use queue::{Frontier, QueuePoint};
@@ -89,8 +89,8 @@ pub struct StageConclusion {
 }
 
 impl Conclusion {
-    /// Returns the text for a terminal: the remarks, the sentences of `across`, each stage, then the answer of all stages.
-    /// It ends with a line feed.
+    /// Returns the text for a terminal: the remarks, the sentences of `across`, each stage, then the answer of all
+    /// stages. It ends with a line feed.
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = self.remarks.clone();
@@ -165,8 +165,8 @@ fn remarks(result: &LabResult, runs: &[Vec<VariantRuns>], stages: &[StageConclus
     if judged > 0 {
         let count = if judged == 1 { "1 comparison".to_owned() } else { format!("{judged} comparisons") };
         remarks.push(format!(
-            "{count} with the first variant that can be compared. About one in a hundred comparisons of equal variants finds a difference \
-             by chance. Differences up to {} % do not count.",
+            "{count} with the first variant that can be compared. About one in a hundred comparisons of equal variants \
+             finds a difference by chance. Differences up to {} % do not count.",
             comparison::TOLERANCE * 100.0
         ));
     }

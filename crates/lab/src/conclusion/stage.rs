@@ -4,9 +4,9 @@ use crate::conclusion::StageConclusion;
 use crate::conclusion::answer::{self, Answer};
 use crate::conclusion::comparison::{Comparison, Pairs, Winner, winners};
 use crate::conclusion::published::{self, Agreement, PublishedFigure, PublishedOrder};
+use crate::conclusion::queue;
 use crate::conclusion::standing::Standing;
 use crate::conclusion::words;
-use crate::conclusion::queue;
 use crate::result::{LabResult, StageResult};
 use crate::scenario::PublishedResult;
 use crate::variant_runs::{Validity, VariantRuns};
@@ -80,7 +80,8 @@ fn left_out(result: &LabResult, stage: &StageResult, variants: &[VariantRuns]) -
 fn sentences(stage: &StageResult, conclusion: &StageConclusion) -> Vec<String> {
     let standings = &conclusion.standings;
     let mut all = vec![load(stage)];
-    all.extend(standings.iter().filter_map(kept_up));
+    let named = |one: &&Standing| conclusion.left_out.is_none() || one.answered_per_s.is_some();
+    all.extend(standings.iter().filter(named).filter_map(kept_up));
     all.extend(standings.iter().filter_map(not_served));
     all.extend(conclusion.queue.iter().map(|queue| queue.sentence.clone()));
     all.extend(smallest(&conclusion.comparisons));

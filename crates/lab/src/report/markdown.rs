@@ -24,6 +24,7 @@ pub fn markdown(result: &LabResult, conclusion: &Conclusion) -> String {
         [] => {}
         [only] => {
             paragraph(&mut text, only.left_out.as_deref());
+            grid(&mut text, &tables::ranking(only));
             grid(&mut text, &tables::winners(only));
         }
         all => {
@@ -39,7 +40,8 @@ pub fn markdown(result: &LabResult, conclusion: &Conclusion) -> String {
     if result.scale < 1.0 {
         let _ = writeln!(text, "**Scaled to {}.**\n", result.scale);
     }
-    bullets(&mut text, conclusion.across.iter().chain(&conclusion.remarks).map(|line| escaped(line)));
+    bullets(&mut text, conclusion.across.iter().map(|line| escaped(line)));
+    folded(&mut text, "Remarks", &conclusion.remarks);
     if conclusion.stages.len() > 1 {
         heading(&mut text, 3, "All stages at a glance");
         grid(&mut text, &tables::stages(&conclusion.stages));
@@ -82,6 +84,15 @@ fn bullets(text: &mut String, lines: impl IntoIterator<Item = String>) {
     }
 }
 
+/// Appends sentences that a reader opens, if there are any.
+fn folded(text: &mut String, summary: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        let _ = writeln!(text, "<details><summary>{summary}</summary>\n");
+        bullets(text, lines.iter().map(|line| escaped(line)));
+        text.push_str("</details>\n\n");
+    }
+}
+
 fn paragraph(text: &mut String, words: Option<&str>) {
     if let Some(words) = words {
         let _ = writeln!(text, "{}\n", escaped(words));
@@ -106,6 +117,7 @@ fn stage_text(text: &mut String, result: &LabResult, stage: &StageResult, conclu
     if result.stages.len() > 1 {
         let _ = writeln!(text, "**{}**\n", escaped(&conclusion.headline));
         paragraph(text, conclusion.left_out.as_deref());
+        grid(text, &tables::ranking(conclusion));
         grid(text, &tables::winners(conclusion));
     }
     bullets(text, conclusion.sentences.iter().map(|sentence| escaped(sentence)));
@@ -123,11 +135,7 @@ fn stage_text(text: &mut String, result: &LabResult, stage: &StageResult, conclu
         heading(text, 3, name);
         grid(text, own);
     }
-    if !conclusion.pairs.is_empty() {
-        text.push_str("<details><summary>Each pair of variants in words</summary>\n\n");
-        bullets(text, conclusion.pairs.iter().map(|sentence| escaped(sentence)));
-        text.push_str("</details>\n\n");
-    }
+    folded(text, "Each pair of variants in words", &conclusion.pairs);
     for comparison in &conclusion.comparisons {
         heading(text, 3, &format!("{} against {}", comparison.other, comparison.first));
         grid(text, &tables::differences(comparison));

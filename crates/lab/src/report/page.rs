@@ -123,7 +123,12 @@ fn remarks(result: &LabResult, conclusion: &Conclusion) -> Markup {
             ul.sentences { @for sentence in &conclusion.across { li { (kept_together(sentence)) } } }
         }
         @if result.stages.len() > 1 { details.more { summary { "All stages at a glance" } (tables::stages(&conclusion.stages).html()) } }
-        @if !conclusion.remarks.is_empty() { ul.notes { @for remark in &conclusion.remarks { li { (remark) } } } }
+        @if !conclusion.remarks.is_empty() {
+            details.more {
+                summary { "Remarks: " (conclusion.remarks.len()) }
+                ul.notes { @for remark in &conclusion.remarks { li { (remark) } } }
+            }
+        }
     }
 }
 
@@ -151,7 +156,9 @@ fn section(
             h2 { (stage.name) }
             @if !stage.about.is_empty() { p { (stage.about) } }
             (parts::banner(tone(conclusion), &kept_together(&conclusion.headline), conclusion.left_out.as_slice()))
-            @if result.stages.len() > 1 && !conclusion.winners.is_empty() { div.roomy { (tables::winners(conclusion).html()) } }
+            @if result.stages.len() > 1 && !conclusion.winners.is_empty() {
+                div.roomy { (tables::winners(conclusion).html()) }
+            }
             ul.sentences { @for sentence in &conclusion.sentences { li { (kept_together(sentence)) } } }
             div.wide { (tables::variants(stage, conclusion, published).html()) }
             @if let Some(chart) = charts::spectrum(&id("spectrum"), &variants) { (chart) }

@@ -1,10 +1,12 @@
 //! The tables of the report. Called by `page` and `markdown`.
 
+use crate::conclusion::Outcome as Verdict;
 use crate::conclusion::answer;
 use crate::conclusion::words::{percent, times, value};
 use crate::conclusion::{CONTESTED, CPU};
-use crate::conclusion::{Comparison, Difference, Frontier, Judgement, Ratio, StageConclusion, Standing, Unit, Validity};
-use crate::conclusion::Outcome as Verdict;
+use crate::conclusion::{
+    Comparison, Difference, Frontier, Judgement, Ratio, StageConclusion, Standing, Unit, Validity,
+};
 use crate::report::grid::{Entry, Grid};
 use crate::result::{LabResult, LabRun, Part, Slowest, StageResult, TakenProfile, VariantResult};
 use crate::scenario::PublishedResult;
@@ -118,6 +120,25 @@ fn as_published(published: &PublishedResult) -> Vec<Entry> {
     ]
 }
 
+/// The variants of a stage in the order of the figure that the scenario is about.
+pub(super) fn ranking(stage: &StageConclusion) -> Grid {
+    let columns = [
+        Column::Words("Variant"),
+        Column::Words("Figure"),
+        Column::Figures("Value"),
+        Column::Figures("Ratio to the best"),
+    ];
+    let mut grid = Grid::new("Ranking", &columns);
+    for answer in &stage.answer {
+        for one in &answer.ranking {
+            let best = or_none(one.value, |best| value(answer.unit, best));
+            let ratio = one.ratio.map_or_else(|| NONE.to_owned(), Ratio::words);
+            grid.rows.push([one.variant.clone(), answer.figure.clone(), best, ratio].map(Entry::from).into());
+        }
+    }
+    grid
+}
+
 /// Who is best at each figure of a stage.
 pub(super) fn winners(stage: &StageConclusion) -> Grid {
     let columns = [
@@ -129,7 +150,8 @@ pub(super) fn winners(stage: &StageConclusion) -> Grid {
     ];
     let mut grid = Grid::new("Winners", &columns);
     for winner in &stage.winners {
-        let unit = stage.comparisons.iter().find_map(|one| one.difference(&winner.figure)).map_or(Unit::Time, |one| one.unit);
+        let unit =
+            stage.comparisons.iter().find_map(|one| one.difference(&winner.figure)).map_or(Unit::Time, |one| one.unit);
         let best = or_none(winner.value, |best| value(unit, best));
         let ratio = winner.ahead.as_ref().and_then(Ratio::of).map_or_else(|| NONE.to_owned(), Ratio::words);
         let label = answer::label(winner, &stage.standings);
@@ -156,7 +178,9 @@ pub(super) fn winners_of_stages(stages: &[StageConclusion]) -> Grid {
     let mut grid = Grid::new("Winners", &columns);
     for stage in stages.iter().filter(|stage| !stage.winners.is_empty()) {
         let cell = |figure: &str| {
-            let Some(winner) = stage.winners.iter().find(|winner| winner.figure == figure) else { return NONE.to_owned() };
+            let Some(winner) = stage.winners.iter().find(|winner| winner.figure == figure) else {
+                return NONE.to_owned();
+            };
             let ratio = winner.ahead.as_ref().and_then(Ratio::of);
             match winner.outcome {
                 Verdict::Won => {
