@@ -267,7 +267,7 @@ fn refused_requests_failures_and_unused_runs_are_named() {
         "Failed: get, other, profile cpu: no answer",
         "Not used in get: run 1 of plain: not valid (send_lag).",
         "The hypervisor took up to 2.5 % of the CPU time",
-        "1 comparison with the first variant.",
+        "1 comparison with the first variant that can be compared.",
     ] {
         assert!(
             conclusion.remarks.iter().any(|remark| remark.starts_with(words)),

@@ -129,7 +129,7 @@ pub(super) fn ranking(stage: &StageConclusion) -> Grid {
         Column::Figures("Ratio to the best"),
     ];
     let mut grid = Grid::new("Ranking", &columns);
-    for answer in &stage.answer {
+    if let Some(answer) = &stage.answer {
         for one in &answer.ranking {
             let best = or_none(one.value, |best| value(answer.unit, best));
             let ratio = one.ratio.map_or_else(|| NONE.to_owned(), Ratio::words);
