@@ -201,23 +201,21 @@ pub(super) fn without_comparison(standing: &Standing) -> String {
 
 /// Returns the answer of several stages in one sentence: how many each variant wins.
 pub(super) fn of_stages(stages: &[StageConclusion]) -> String {
-    let mut counts: Vec<(String, usize)> = Vec::new();
-    let mut count = |what: String| match counts.iter_mut().find(|(known, _)| *known == what) {
-        Some((_, count)) => *count += 1,
-        None => counts.push((what, 1)),
-    };
-    let main = |stage: &&StageConclusion| stage.main().map(|winner| winner.outcome);
-    let (won, others): (Vec<_>, Vec<_>) = stages.iter().partition(|stage| main(stage) == Some(Outcome::Won));
-    let best = |stage: &StageConclusion| stage.main().and_then(|winner| winner.best.clone()).unwrap_or_default();
-    won.iter().for_each(|stage| count(format!("{} wins", best(stage))));
-    for outcome in [Some(Outcome::Level), Some(Outcome::NotJudged), None] {
-        let words = match outcome {
-            Some(Outcome::NotJudged) => "not judged in",
-            None => "nothing to compare in",
-            _ => "no difference told in",
+    // The place of each kind of answer in the sentence, its words, and the number of stages.
+    let mut counts: Vec<(u8, String, usize)> = Vec::new();
+    for stage in stages {
+        let (place, words) = match stage.main().map(|winner| (winner.outcome, &winner.best)) {
+            Some((Outcome::Won, best)) => (0, format!("{} wins", best.as_deref().unwrap_or("one"))),
+            Some((Outcome::Level, _)) => (1, "no difference told in".to_owned()),
+            Some((Outcome::NotJudged, _)) => (2, "not judged in".to_owned()),
+            None => (3, "nothing to compare in".to_owned()),
         };
-        others.iter().filter(|stage| main(stage) == outcome).for_each(|_| count(words.to_owned()));
+        match counts.iter_mut().find(|(_, known, _)| *known == words) {
+            Some((.., count)) => *count += 1,
+            None => counts.push((place, words, 1)),
+        }
     }
-    let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
+    counts.sort_by_key(|(place, _, count)| (*place, std::cmp::Reverse(*count)));
+    let counts: Vec<String> = counts.iter().map(|(_, words, count)| format!("{words} {count}")).collect();
     format!("Of {} stages: {}.", stages.len(), counts.join("; "))
 }

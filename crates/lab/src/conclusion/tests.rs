@@ -424,6 +424,25 @@ fn the_text_of_a_conclusion_has_its_remarks_headlines_and_sentences() {
     assert!(text.ends_with('\n') && conclusion.stages[0].sentences.iter().all(|sentence| text.contains(sentence)));
 }
 
+#[test]
+fn the_answer_of_several_stages_counts_what_each_variant_wins() {
+    let equal = |seed| FakeServer { seed, ..FakeServer::default() };
+    let stage_of = |name: &str, other: FakeServer| {
+        let stage = experiment(vec![fake("plain", equal(1)), fake("other", other)], "").stages.remove(0);
+        StageResult { name: name.to_owned(), ..stage }
+    };
+    let slow = FakeServer { sleeps_every: 100, ..equal(2) };
+    let mut result = experiment(vec![fake("plain", equal(1)), fake("other", equal(2))], "");
+    result.stages = ["a", "b", "c"].map(|name| stage_of(name, slow)).into();
+    result.stages.push(stage_of("d", equal(2)));
+    result.stages[2].variants.swap(0, 1);
+    result.stages[2].variants[0].name = "plain".to_owned();
+    result.stages[2].variants[1].name = "other".to_owned();
+    let conclusion = conclude(&result);
+    assert_eq!(conclusion.headline, "Of 4 stages: plain wins 2; other wins 1; no difference told in 1.");
+    assert!(conclusion.text().ends_with(&format!("\n{}\n", conclusion.headline)));
+}
+
 /// Returns the conclusion on two stages. The second has the settings `more` in the scenario. With `share`, it offers
 /// twice the first stage's share of the capacity.
 fn several(more: &str, share: Option<f64>) -> Conclusion {

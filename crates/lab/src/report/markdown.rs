@@ -29,8 +29,9 @@ pub fn markdown(result: &LabResult, conclusion: &Conclusion) -> String {
         }
         all => {
             let line = |stage: &StageConclusion| {
-                let left_out = stage.left_out.iter().map(|line| format!(" {}", escaped(line))).collect::<String>();
-                format!("**{}**: {}{left_out}", escaped(&stage.stage), escaped(&stage.headline))
+                let left_out = stage.left_out.as_deref().unwrap_or_default();
+                let words = format!("{} {left_out}", stage.headline);
+                format!("**{}**: {}", escaped(&stage.stage), escaped(words.trim_end()))
             };
             bullets(&mut text, all.iter().map(line));
             grid(&mut text, &tables::winners_of_stages(all));
