@@ -53,6 +53,10 @@ pub struct Scenario {
     /// The question that the experiment answers, and the published report that it repeats, if any.
     #[serde(default)]
     pub about: String,
+    /// The figure that the answer is about [default: goodput for closed loads and where a variant falls behind, otherwise
+    /// the highest percentile that could be judged].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub figure: Option<MainFigure>,
     /// The number of runs of each variant in each stage, 1 to 100. Variants take turns: A B A B.
     #[serde(default = "repeats")]
     pub repeats: usize,
@@ -78,6 +82,23 @@ pub struct Scenario {
 
 fn repeats() -> usize {
     REPEATS
+}
+
+/// The figure that an experiment is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MainFigure {
+    /// The median response time.
+    P50,
+    /// The 99th percentile.
+    P99,
+    /// The 99.9th percentile.
+    #[serde(rename = "p99.9")]
+    P999,
+    /// Good answers per second.
+    Goodput,
+    /// CPU time of the server per served request.
+    Cpu,
 }
 
 /// The cores of servers and loads.

@@ -5,7 +5,7 @@
 //! check `rate` stays: all connections were busy, as on an overloaded server. Requests that could not be sent count
 //! in its response times at their age.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -115,7 +115,11 @@ impl<'r> VariantRuns<'r> {
         let name = self.name();
         match (self.validity, self.used.len()) {
             (Validity::NotMeasured, _) => Some(format!("{name} has no run")),
-            (Validity::NotValid, _) => Some(format!("no run of {name} is valid")),
+            (Validity::NotValid, _) => {
+                let faults: BTreeSet<&str> = self.used.iter().flat_map(|(_, bench)| generator_faults(bench)).collect();
+                let faults: Vec<&str> = faults.into_iter().collect();
+                Some(format!("no run of {name} is valid ({})", faults.join(", ")))
+            }
             (_, 1) => Some(format!("{name} has only one usable run, and the noise is unknown with fewer than two")),
             _ => None,
         }

@@ -1,5 +1,5 @@
-//! The parts of a page that are not charts: banners, key figures, tables, facts. Banners and cells of tables show their
-//! rating by a colour and a sign, key figures only by a colour. Called by all code that makes pages.
+//! The parts of a page that are not charts: banners, key figures, bars, tables, facts. Banners and cells of tables show
+//! their rating by a colour and a sign, key figures only by a colour. Called by all code that makes pages.
 
 use maud::{Markup, html};
 
@@ -84,6 +84,44 @@ pub fn tiles(tiles: &[Tile]) -> Markup {
             }
         }
     }
+}
+
+/// A bar of a picture that needs no script.
+#[derive(Clone, Debug, Default)]
+pub struct Bar {
+    /// The name before the bar.
+    pub name: String,
+    /// The length, 0 to 1.
+    pub share: f64,
+    /// The value behind the bar.
+    pub value: String,
+    /// A note behind the value, or empty.
+    pub note: String,
+    /// Whether the bar stands out.
+    pub best: bool,
+}
+
+/// Returns horizontal bars with a title and a caption, or without one if it is empty.
+#[must_use]
+pub fn bars(title: &str, caption: &str, bars: &[Bar]) -> Markup {
+    html! {
+        figure.bars {
+            figcaption { h3 { (title) } @if !caption.is_empty() { p { (caption) } } }
+            dl {
+                @for bar in bars {
+                    div.best[bar.best] {
+                        dt { (bar.name) }
+                        dd.track aria-hidden="true" { span style=(width(bar)) {} }
+                        dd.value { (bar.value) @if !bar.note.is_empty() { " " span { (bar.note) } } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn width(bar: &Bar) -> String {
+    format!("width: {:.1}%", bar.share.clamp(0.0, 1.0) * 100.0)
 }
 
 /// Returns a list of names and values.

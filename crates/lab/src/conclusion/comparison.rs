@@ -1,5 +1,5 @@
 //! Comparisons of two variants by `bench compare` over their runs, and the best variant at each figure. Called by
-//! `stage`, `queue` and `published`.
+//! `stage`, `answer`, `queue` and `published`.
 //!
 //! Parts of a single run are not compared: they do not show how much two starts of a server differ.
 
@@ -18,7 +18,7 @@ use klad_bench::compare::judge::{self, Evidence, Rules};
 pub(super) const TOLERANCE: f64 = 0.02;
 
 /// The figures for which a winner is determined.
-const CONTESTED: [ContestedFigure; 5] = [
+pub(crate) static CONTESTED: [ContestedFigure; 5] = [
     ContestedFigure { name: "p50", of: Some(Figure::Percentile(50.0)) },
     ContestedFigure { name: "p99", of: Some(Figure::Percentile(99.0)) },
     ContestedFigure { name: "p99.9", of: Some(Figure::Percentile(99.9)) },
@@ -29,10 +29,54 @@ const CONTESTED: [ContestedFigure; 5] = [
 /// The CPU time of the server per served request, which the load tester does not know.
 pub(crate) const CPU: &str = "CPU per served request";
 
-struct ContestedFigure {
-    name: &'static str,
+pub(crate) struct ContestedFigure {
+    pub(crate) name: &'static str,
     /// `None` for CPU time.
     of: Option<Figure>,
+}
+
+impl ContestedFigure {
+    /// Returns the value of a variant, of all its runs together; of CPU time, the mean over its runs.
+    pub(super) fn value(&self, variant: &VariantRuns) -> Option<f64> {
+        self.of.map_or_else(|| mean(&variant.cpu()), |figure| variant.figure(figure))
+    }
+
+    pub(super) fn unit(&self) -> Unit {
+        match self.of {
+            None => Unit::Cpu,
+            Some(Figure::Goodput) => Unit::Rate,
+            Some(_) => Unit::Time,
+        }
+    }
+
+    /// Returns the indexes of the variants that have this figure, best first. If more than one can be judged, the others
+    /// are left out.
+    pub(super) fn order(&self, variants: &[VariantRuns]) -> Vec<usize> {
+        let level = |index: usize| Some((index, self.level(&variants[index])?));
+        let mut order: Vec<(usize, f64)> = (0..variants.len()).filter_map(level).collect();
+        let judged = |index: usize| variants[index].why_not_judged().is_none();
+        if order.iter().filter(|(index, _)| judged(*index)).count() > 1 {
+            order.retain(|(index, _)| judged(*index));
+        }
+        order.sort_by(|one, other| one.1.total_cmp(&other.1));
+        order.into_iter().map(|(index, _)| index).collect()
+    }
+
+    /// Returns the value by which variants are ordered, on the logarithmic scale of the comparisons. Less is better.
+    fn level(&self, variant: &VariantRuns) -> Option<f64> {
+        let logarithms =
+            |values: Vec<f64>| values.into_iter().map(|value| value.max(f64::MIN_POSITIVE).ln()).collect::<Vec<_>>();
+        match self.of {
+            None => mean(&logarithms(variant.cpu())),
+            Some(Figure::Goodput) => mean(&logarithms(variant.per_run(Figure::Goodput))).map(|level| -level),
+            Some(figure) => mean(&logarithms(variant.per_run(figure))),
+        }
+    }
+}
+
+/// Returns the contested figure with this name.
+pub(super) fn contested(name: &str) -> Option<&'static ContestedFigure> {
+    CONTESTED.iter().find(|contested| contested.name == name)
 }
 
 /// The unit of a figure.
@@ -329,23 +373,14 @@ pub(super) fn winners(variants: &[VariantRuns], pairs: &Pairs) -> Vec<Winner> {
 }
 
 fn winner(variants: &[VariantRuns], pairs: &Pairs, contested: &ContestedFigure) -> Option<Winner> {
-    let mut order: Vec<(usize, f64)> =
-        (0..variants.len()).filter_map(|index| Some((index, level(&variants[index], contested)?))).collect();
-    if order.is_empty() {
-        return None;
-    }
-    let judged = |index: usize| variants[index].why_not_judged().is_none();
-    let able = order.iter().filter(|(index, _)| judged(*index)).count();
-    if able > 1 {
-        order.retain(|(index, _)| judged(*index));
-    }
-    order.sort_by(|one, other| one.1.total_cmp(&other.1));
-    let (best, _) = *order.first()?;
+    let order = contested.order(variants);
+    let best = *order.first()?;
+    let able = order.iter().filter(|index| variants[**index].why_not_judged().is_none()).count();
     let mut winner = Winner {
         figure: contested.name.to_owned(),
         outcome: Outcome::NotJudged,
         best: Some(variants[best].name().to_owned()),
-        value: contested.of.map_or_else(|| mean(&variants[best].cpu()), |figure| variants[best].figure(figure)),
+        value: contested.value(&variants[best]),
         ahead: None,
         next: None,
         level_with: Vec::new(),
@@ -358,7 +393,7 @@ fn winner(variants: &[VariantRuns], pairs: &Pairs, contested: &ContestedFigure) 
             winner.without.first().cloned().or_else(|| Some("only one variant has this figure".to_owned()));
         return Some(winner);
     }
-    for (other, _) in &order[1..] {
+    for other in &order[1..] {
         let found = pairs.get(*other, best)?.difference(contested.name)?;
         match found.judgement {
             Judgement::NotJudged => winner.why_not = winner.why_not.or_else(|| found.why_not.clone()),
@@ -374,18 +409,7 @@ fn winner(variants: &[VariantRuns], pairs: &Pairs, contested: &ContestedFigure) 
         winner.all_level = winner.level_with.len() + 1 == order.len();
         return Some(Winner { outcome: Outcome::Level, ..winner });
     }
-    let (next, _) = *order.get(1)?;
+    let next = *order.get(1)?;
     let ahead = pairs.get(next, best)?.difference(contested.name).cloned();
     Some(Winner { outcome: Outcome::Won, ahead, next: Some(variants[next].name().to_owned()), ..winner })
-}
-
-/// Returns the value by which variants are ordered, on the logarithmic scale of the comparisons. Less is better.
-fn level(variant: &VariantRuns, contested: &ContestedFigure) -> Option<f64> {
-    let logarithms =
-        |values: Vec<f64>| values.into_iter().map(|value| value.max(f64::MIN_POSITIVE).ln()).collect::<Vec<_>>();
-    match contested.of {
-        None => mean(&logarithms(variant.cpu())),
-        Some(Figure::Goodput) => mean(&logarithms(variant.per_run(Figure::Goodput))).map(|level| -level),
-        Some(figure) => mean(&logarithms(variant.per_run(figure))),
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     runs ─▶ variant_runs (selected) ─▶ standing (figures of each variant) ──────────────────┐
-//!                      └─▶ comparison (`bench compare` of each two) ─▶ winners ────────────────┼─▶ words ─▶ sentences
+//!                      └─▶ comparison (`bench compare` of each two) ─▶ winners ─▶ answer ───────┼─▶ words ─▶ sentences
 //!                                                                    └─▶ queue, published ────┤
 //!                                              stages that differ in one thing ─▶ across ─────┘
 //! ```
@@ -14,6 +14,8 @@ mod stage;
 
 mod comparison;
 mod standing;
+
+pub(super) mod answer;
 
 mod queue;
 
@@ -33,7 +35,8 @@ use crate::result::LabResult;
 use crate::variant_runs::VariantRuns;
 
 pub use crate::variant_runs::Validity;
-pub(super) use comparison::CPU;
+pub use answer::{Answer, Ranked, Ratio};
+pub(super) use comparison::{CONTESTED, CPU};
 pub use comparison::{Comparison, Difference, Judgement, Outcome, Unit, Winner};
 pub use published::{Agreement, PublishedFigure, PublishedOrder};
 pub use queue::{Frontier, QueuePoint};
@@ -45,7 +48,7 @@ const STEAL_PERCENT: f64 = 1.0;
 /// The conclusion of an experiment.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Conclusion {
-    /// The conclusion in one line.
+    /// The answer: that of the only stage, or how many stages each variant wins.
     pub headline: String,
     /// What limits the figures: the scale, failures, runs that were left out, differences found by chance.
     pub remarks: Vec<String>,
@@ -61,14 +64,20 @@ pub struct Conclusion {
 pub struct StageConclusion {
     /// The name of the stage.
     pub stage: String,
-    /// The conclusion in one line.
+    /// The answer in one or two sentences: who is best by the figure that the scenario is about, and by which ratio.
     pub headline: String,
-    /// The conclusion in sentences, made from the figures below.
+    /// The variants that are not compared, and why, in one line; `null` if all are compared, or none is.
+    pub left_out: Option<String>,
+    /// Sentences about the load and about single variants, made from the figures below.
     pub sentences: Vec<String>,
+    /// Sentences about two variants each, and about variants and their published figures.
+    pub pairs: Vec<String>,
     /// The figures of each variant.
     pub standings: Vec<Standing>,
-    /// Each variant compared with the first.
+    /// Each variant that can be compared, with the first of them.
     pub comparisons: Vec<Comparison>,
+    /// The variants in the order of the figure that the scenario is about; `null` for a single variant.
+    pub answer: Option<Answer>,
     /// The best variant at p50, p99, p99.9, goodput and CPU time per served request.
     pub winners: Vec<Winner>,
     /// The sizes of the queue, if the variants differ in that; otherwise `null`.
@@ -80,20 +89,32 @@ pub struct StageConclusion {
 }
 
 impl Conclusion {
-    /// Returns the text for a terminal: the remarks, the sentences of `across`, then each stage. It ends with a line
-    /// feed.
+    /// Returns the text for a terminal: the remarks, the sentences of `across`, each stage, then the answer of all
+    /// stages. It ends with a line feed.
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = self.remarks.clone();
         lines.extend(self.across.iter().cloned());
         for stage in &self.stages {
             lines.push(format!("{}: {}", stage.stage, stage.headline));
-            lines.extend(stage.sentences.iter().map(|sentence| format!("  {sentence}")));
+            let verdict = |one: &Winner| format!("{}: {}.", one.figure, answer::verdict(one, &stage.standings, false));
+            let verdicts = stage.winners.iter().map(|winner| words::plain(&verdict(winner)));
+            let sentences = stage.left_out.iter().cloned().chain(verdicts);
+            let sentences = sentences.chain(stage.sentences.iter().cloned()).chain(stage.pairs.iter().cloned());
+            lines.extend(sentences.map(|sentence| format!("  {sentence}")));
         }
-        if self.stages.is_empty() {
+        if self.stages.len() != 1 {
             lines.push(self.headline.clone());
         }
         lines.join("\n") + "\n"
+    }
+}
+
+impl StageConclusion {
+    /// Returns the verdict by the figure that the scenario is about.
+    pub(crate) fn main(&self) -> Option<&Winner> {
+        let figure = &self.answer.as_ref()?.figure;
+        self.winners.iter().find(|winner| winner.figure == *figure)
     }
 }
 
@@ -106,7 +127,7 @@ pub fn conclude(result: &LabResult) -> Conclusion {
     let headline = match &stages[..] {
         [] => "Nothing was measured.".to_owned(),
         [only] => only.headline.clone(),
-        all => all.iter().map(|stage| format!("{}: {}", stage.stage, stage.headline)).collect::<Vec<_>>().join(" "),
+        all => answer::of_stages(all),
     };
     let remarks = remarks(result, &runs, &stages);
     let across = across::across(result, &stages);
@@ -131,9 +152,6 @@ fn remarks(result: &LabResult, runs: &[Vec<VariantRuns>], stages: &[StageConclus
     for (stage, variants) in result.stages.iter().zip(runs) {
         for one in variants {
             remarks.extend(one.left_out.iter().map(|why| format!("Not used in {}: {why}.", stage.name)));
-            if one.validity == Validity::NotValid {
-                remarks.push(format!("Not valid in {}: every run of {}.", stage.name, one.name()));
-            }
         }
     }
     let steal = |variant: &VariantRuns| {
@@ -147,8 +165,8 @@ fn remarks(result: &LabResult, runs: &[Vec<VariantRuns>], stages: &[StageConclus
     if judged > 0 {
         let count = if judged == 1 { "1 comparison".to_owned() } else { format!("{judged} comparisons") };
         remarks.push(format!(
-            "{count} with the first variant. About one in a hundred comparisons of equal variants finds a difference \
-             by chance. Differences up to {} % do not count.",
+            "{count} with the first variant that can be compared. About one in a hundred comparisons of equal variants \
+             finds a difference by chance. Differences up to {} % do not count.",
             comparison::TOLERANCE * 100.0
         ));
     }

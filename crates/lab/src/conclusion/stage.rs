@@ -1,11 +1,12 @@
 //! The conclusion of a stage: its figures, then sentences from them. Called by `conclude`.
 
 use crate::conclusion::StageConclusion;
-use crate::conclusion::comparison::{Comparison, Outcome, Pairs, Winner, winners};
+use crate::conclusion::answer::{self, Answer};
+use crate::conclusion::comparison::{Comparison, Pairs, Winner, winners};
 use crate::conclusion::published::{self, Agreement, PublishedFigure, PublishedOrder};
+use crate::conclusion::queue;
 use crate::conclusion::standing::Standing;
 use crate::conclusion::words;
-use crate::conclusion::{comparison, queue};
 use crate::result::{LabResult, StageResult};
 use crate::scenario::PublishedResult;
 use crate::variant_runs::{Validity, VariantRuns};
@@ -18,120 +19,81 @@ const ORDERS_LISTED: usize = 6;
 /// Computes the conclusion of a stage from the runs of its variants.
 pub(super) fn conclude(result: &LabResult, stage: &StageResult, variants: &[VariantRuns]) -> StageConclusion {
     let standings: Vec<_> = variants.iter().map(Standing::of).collect();
-    let pairs = Pairs::of(variants);
-    let comparisons: Vec<_> = (1..variants.len()).filter_map(|other| pairs.get(0, other).cloned()).collect();
-    let winners = winners(variants, &pairs);
+    let pairs_of = Pairs::of(variants);
+    // A variant that cannot be judged does not prevent the comparison of the others.
+    let able: Vec<usize> = (0..variants.len()).filter(|index| variants[*index].why_not_judged().is_none()).collect();
+    let compared = if able.len() > 1 { able.clone() } else { (0..variants.len()).collect() };
+    let others = compared.iter().skip(1);
+    let comparisons: Vec<_> = others.filter_map(|other| pairs_of.get(compared[0], *other).cloned()).collect();
+    let winners = winners(variants, &pairs_of);
+    let main = answer::main_figure(result.scenario.figure, &standings, &winners);
+    let answer = main.and_then(|main| answer::answer(main, variants, &pairs_of));
     let size = |runs: &VariantRuns| result.scenario.variants.iter().find(|variant| variant.name == runs.name())?.queue;
-    let queue = queue::frontier(&variants.iter().map(size).collect::<Vec<_>>(), &standings, &pairs);
+    let queue = queue::frontier(&variants.iter().map(size).collect::<Vec<_>>(), &standings, &pairs_of);
     // Published figures are of the scenario's loads, not of the stages that the lab adds.
     let results = result.scenario.published.iter().flat_map(|published| &published.results);
     let results: Vec<&PublishedResult> = results.filter(|published| published.stage == stage.name).collect();
     let mut conclusion = StageConclusion {
         stage: stage.name.clone(),
-        headline: words::plain(&headline(&standings, &winners, &comparisons)),
+        headline: words::plain(&headline(&standings, &able, main, answer.as_ref())),
+        left_out: left_out(result, stage, variants).map(|line| words::plain(&line)),
         sentences: Vec::new(),
+        pairs: Vec::new(),
         published: published::figures(&results, &standings),
-        orders: published::orders(&results, &standings, &pairs),
+        orders: published::orders(&results, &standings, &pairs_of),
         standings,
         comparisons,
+        answer,
         winners,
         queue,
     };
     conclusion.sentences = sentences(stage, &conclusion).iter().map(|sentence| words::plain(sentence)).collect();
+    conclusion.pairs = pairs(&conclusion).iter().map(|sentence| words::plain(sentence)).collect();
     conclusion
 }
 
-/// Returns the conclusion in one line.
-fn headline(standings: &[Standing], winners: &[Winner], comparisons: &[Comparison]) -> String {
-    match standings {
-        [] => return "Nothing was measured.".to_owned(),
-        [only] => return without_comparison(only),
-        _ => {}
+/// Returns the answer of the stage in one or two sentences.
+fn headline(standings: &[Standing], able: &[usize], winner: Option<&Winner>, answer: Option<&Answer>) -> String {
+    match (standings, able, winner.zip(answer)) {
+        ([], ..) => "Nothing was measured.".to_owned(),
+        ([only], ..) => answer::without_comparison(only),
+        (_, [only], _) => format!("No comparison. {}", answer::without_comparison(&standings[*only])),
+        (_, _, Some((winner, answer))) => answer::sentence(winner, answer, standings),
+        _ => "Not judged: no variant has a figure.".to_owned(),
     }
-    let judged = winners.iter().find(|winner| winner.outcome != Outcome::NotJudged);
-    let Some(judged) = judged else {
-        let why = winners.iter().find_map(|winner| winner.why_not.as_deref());
-        let why = why.or_else(|| comparisons.iter().find_map(|one| one.not_judged.as_deref()));
-        return format!("Not judged: {}.", why.unwrap_or("no variant has a figure"));
-    };
-    let mut parts = Vec::new();
-    for standing in standings {
-        let own =
-            winners.iter().filter(|one| one.outcome == Outcome::Won && one.best.as_ref() == Some(&standing.variant));
-        let own: Vec<_> = own.collect();
-        if !own.is_empty() {
-            parts.push(format!("{} wins at {}", standing.label(), wins(&own)));
-        }
-    }
-    let of = |outcome: Outcome, everyone: bool| {
-        let all = winners.iter().filter(|one| one.outcome == outcome && one.all_level == everyone);
-        words::listed(&all.map(|one| one.figure.clone()).collect::<Vec<_>>())
-    };
-    let ends = [
-        (of(Outcome::Level, true), "no difference beyond the noise at"),
-        (of(Outcome::Level, false), "no single winner at"),
-        (of(Outcome::NotJudged, false), "not judged:"),
-    ];
-    parts.extend(
-        ends.into_iter()
-            .filter(|(figures, _)| !figures.is_empty())
-            .map(|(figures, words)| format!("{words} {figures}")),
-    );
-    // A variant that could not be judged might be better.
-    if !judged.without.is_empty() {
-        parts.push(format!("not judged, because {}", words::listed(&judged.without)));
-    }
-    let mut line = parts.join("; ");
-    // A line may begin with a name of a variant, which stays as it is; other words begin with a capital.
-    if line.starts_with("no ") || line.starts_with("not ") {
-        line = line[..1].to_uppercase() + &line[1..];
-    }
-    format!("{line}.")
 }
 
-/// Returns the figures that a variant wins: `p50 (6.7 % shorter) and p99 (7.1 % shorter), ahead of inline`. If the next
-/// best variant is not the same at all figures, it is named at each figure.
-fn wins(own: &[&Winner]) -> String {
-    let mut nexts: Vec<&str> = own.iter().filter_map(|winner| winner.next.as_deref()).collect();
-    nexts.dedup();
-    let together = nexts.len() == 1;
-    let each = |winner: &&Winner| {
-        let by = winner.ahead.as_ref().map_or_else(String::new, |ahead| words::by(ahead, false));
-        let next =
-            winner.next.as_deref().filter(|_| !together).map_or_else(String::new, |next| format!(" than {next}"));
-        format!("{} ({by}{next})", winner.figure)
+/// Returns a line with the variants that are not compared and the reasons; `None` if all are compared, or none is.
+fn left_out(result: &LabResult, stage: &StageResult, variants: &[VariantRuns]) -> Option<String> {
+    let reason = |one: &VariantRuns| {
+        let why = one.why_not_judged()?;
+        let failed = result.failures.iter().find(|failed| failed.stage == stage.name && failed.variant == one.name());
+        let failed = failed.filter(|_| one.used.is_empty()).and_then(|failed| failed.why.lines().next());
+        Some(failed.map_or_else(|| why.clone(), |failed| format!("{why} ({failed})")))
     };
-    let listed = words::listed(&own.iter().map(each).collect::<Vec<_>>());
-    if together { format!("{listed}, ahead of {}", nexts[0]) } else { listed }
+    let reasons: Vec<String> = variants.iter().filter_map(reason).collect();
+    let any = !reasons.is_empty() && reasons.len() < variants.len();
+    any.then(|| format!("Left out: {}.", reasons.join("; ")))
 }
 
-/// Returns the figures of a single variant in one line.
-fn without_comparison(standing: &Standing) -> String {
-    let time = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), words::time);
-    let good = standing.goodput_per_s.map_or_else(|| "nothing".to_owned(), numbers::per_second);
-    format!(
-        "{}: {good} good, p50 {}, p99 {}, p99.9 {}.",
-        standing.variant,
-        time(standing.p50_us),
-        time(standing.p99_us),
-        time(standing.p999_us)
-    )
-}
-
+/// Returns the sentences about the load and about single variants.
 fn sentences(stage: &StageResult, conclusion: &StageConclusion) -> Vec<String> {
     let standings = &conclusion.standings;
     let mut all = vec![load(stage)];
-    all.extend(standings.iter().filter_map(kept_up));
-    all.extend(conclusion.comparisons.iter().map(words::comparison));
-    if standings.len() > 2 {
-        all.extend(conclusion.winners.iter().map(|winner| best(winner, standings)));
-    }
+    let named = |one: &&Standing| conclusion.left_out.is_none() || one.answered_per_s.is_some();
+    all.extend(standings.iter().filter(named).filter_map(kept_up));
     all.extend(standings.iter().filter_map(not_served));
     all.extend(conclusion.queue.iter().map(|queue| queue.sentence.clone()));
-    all.extend(published_figures(&conclusion.published));
-    all.extend(orders(&conclusion.orders));
     all.extend(smallest(&conclusion.comparisons));
     all.extend(warnings(&conclusion.comparisons));
+    all
+}
+
+/// Returns the sentences about two variants each, and about a variant and its published figures.
+fn pairs(conclusion: &StageConclusion) -> Vec<String> {
+    let mut all: Vec<String> = conclusion.comparisons.iter().map(words::comparison).collect();
+    all.extend(published_figures(&conclusion.published));
+    all.extend(orders(&conclusion.orders));
     all
 }
 
@@ -191,40 +153,6 @@ fn kept_up(standing: &Standing) -> Option<String> {
     })
 }
 
-fn best(winner: &Winner, standings: &[Standing]) -> String {
-    let figure = &winner.figure;
-    let best = standings.iter().find(|standing| winner.best.as_ref() == Some(&standing.variant));
-    let best = best.map_or_else(|| "none".to_owned(), Standing::label);
-    let most = match figure.as_str() {
-        "goodput" => "Most",
-        time if time.starts_with('p') => "Shortest",
-        _ => "Least",
-    };
-    match winner.outcome {
-        Outcome::Won => {
-            let by = winner.ahead.as_ref().map_or_else(String::new, |ahead| words::by(ahead, true));
-            let unit = winner.ahead.as_ref().map_or(comparison::Unit::Time, |ahead| ahead.unit);
-            let value = winner.value.map_or_else(String::new, |value| format!(", {}", words::value(unit, value)));
-            format!("{most} {figure}: {best}{value}, {by} than the next, {}.", winner.next.as_deref().unwrap_or("none"))
-        }
-        Outcome::Level if winner.all_level => {
-            format!("{most} {figure}: no variant is ahead beyond the noise.")
-        }
-        Outcome::Level => {
-            format!(
-                "{most} {figure}: {best}, which the noise does not distinguish from {}.",
-                words::listed(&winner.level_with)
-            )
-        }
-        Outcome::NotJudged => {
-            format!(
-                "{most} {figure}: not judged, because {}.",
-                winner.why_not.as_deref().unwrap_or("there are no figures")
-            )
-        }
-    }
-}
-
 fn not_served(standing: &Standing) -> Option<String> {
     let parts = [
         (standing.refused, "refused"),
@@ -249,7 +177,7 @@ fn published_figures(published: &[PublishedFigure]) -> Vec<String> {
     let phrase = |one: &PublishedFigure| {
         let published = words::value(one.unit, one.published);
         let Some(here) = one.here else { return format!("{} not measured against {published}", one.figure) };
-        let ratio = one.ratio.map_or_else(String::new, |ratio| format!(" ({} times)", three_digits(ratio)));
+        let ratio = one.ratio.map_or_else(String::new, |ratio| format!(" ({} times)", words::times(ratio)));
         format!("{} {} against {published}{ratio}", one.figure, words::value(one.unit, here))
     };
     let sentence = |variant: &str| {
@@ -257,14 +185,6 @@ fn published_figures(published: &[PublishedFigure]) -> Vec<String> {
         format!("{variant}, measured here against published: {}.", own.collect::<Vec<_>>().join(", "))
     };
     variants.into_iter().map(sentence).collect()
-}
-
-fn three_digits(ratio: f64) -> String {
-    match ratio {
-        ..0.1 => format!("{ratio:.3}"),
-        ..10.0 => format!("{ratio:.2}"),
-        _ => format!("{ratio:.0}"),
-    }
 }
 
 /// Returns a sentence for each published order if there are few; otherwise the counts, with the reversed orders by

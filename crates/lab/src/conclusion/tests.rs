@@ -24,7 +24,12 @@ fn judgement(stage: &StageConclusion, figure: &str) -> Judgement {
 }
 
 fn said(stage: &StageConclusion, words: &str) -> bool {
-    stage.sentences.iter().any(|sentence| sentence.contains(words))
+    stage.sentences.iter().chain(&stage.pairs).any(|sentence| sentence.contains(words))
+}
+
+fn verdict(stage: &StageConclusion, figure: &str) -> (Outcome, Option<String>) {
+    let winner = stage.winners.iter().find(|winner| winner.figure == figure).expect("contested");
+    (winner.outcome, winner.best.clone().filter(|_| winner.outcome == Outcome::Won))
 }
 
 /// Returns what is wrong with the conclusion on a variant that sleeps in one request of a hundred.
@@ -38,7 +43,7 @@ fn missed(stage: &StageConclusion) -> Vec<&'static str> {
     }
     let won = |figure: &str| stage.winners.iter().any(|one| one.figure == figure && one.outcome == Outcome::Won);
     let plain_wins =
-        stage.headline.starts_with("plain wins at p99 (") && stage.headline.contains("% shorter), ahead of other; ");
+        stage.headline.starts_with("plain wins by p99.9 with ") && stage.headline.ends_with(" times that of other.");
     if !plain_wins || !won("p99") || !won("p99.9") || won("p50") {
         missed.push("the headline names another");
     }
@@ -71,7 +76,8 @@ fn called_equal(stage: &StageConclusion) -> bool {
         .all(|difference| difference.judgement != Judgement::Better && difference.judgement != Judgement::Worse);
     equal
         && stage.winners.iter().all(|winner| winner.outcome == Outcome::Level)
-        && stage.headline == "No difference beyond the noise at p50, p99, p99.9, goodput and CPU per served request."
+        && stage.headline.starts_with("No difference told by p99.9 between ")
+        && stage.headline.contains(": the ratio is 1.0")
         && said(stage, "other against plain: no difference beyond the noise at p50, ")
 }
 
@@ -99,11 +105,7 @@ fn cpu_time_is_judged() {
         (judgement(&found, "CPU per served request"), judgement(&found, "p99")),
         (Judgement::Worse, Judgement::NoDifference)
     );
-    assert!(
-        found.headline.starts_with("plain wins at CPU per served request (16.7 % less), ahead of other; "),
-        "{}",
-        found.headline
-    );
+    assert_eq!(verdict(&found, "CPU per served request"), (Outcome::Won, Some("plain".to_owned())));
 }
 
 #[test]
@@ -114,7 +116,8 @@ fn single_runs_are_not_judged() {
     };
     let found = of(1);
     let why = "plain has only one usable run, and the noise is unknown with fewer than two";
-    assert_eq!(found.headline, format!("Not judged: {why}."));
+    assert_eq!(found.headline, format!("Not judged by p99.9: {why}."));
+    assert_eq!(found.left_out, None, "none is compared");
     assert!(said(&found, &format!("slow against plain: not judged, because {why}.")), "{:#?}", found.sentences);
     let comparison = &found.comparisons[0];
     assert!(comparison.differences.iter().all(|difference| difference.judgement == Judgement::NotJudged));
@@ -138,12 +141,14 @@ fn of_three_variants_the_best_is_named_with_those_that_do_not_differ_from_it() {
     let found = stage(&experiment(variants, ""));
     let p999 = found.winners.iter().find(|winner| winner.figure == "p99.9").expect("contested");
     assert_eq!((p999.outcome, p999.level_with.len()), (Outcome::Level, 1), "{p999:?}");
-    assert!(found.headline.contains("no single winner at p99 and p99.9"), "{}", found.headline);
-    assert!(
-        said(&found, "Shortest p99.9: ") && said(&found, "which the noise does not distinguish from "),
-        "{:#?}",
-        found.sentences
-    );
+    let start = "No difference told by p99.9 between o";
+    assert!(found.headline.starts_with(start) && found.headline.contains(", slow "), "{}", found.headline);
+    let answer = found.answer.as_ref().expect("compared");
+    assert_eq!((answer.figure.as_str(), answer.ranking.len(), &answer.ranking[2].variant[..]), ("p99.9", 3, "slow"));
+    let [best, level, last] = [0, 1, 2].map(|index| answer.ranking[index].ratio);
+    let (level, last) = (level.expect("judged"), last.expect("judged"));
+    assert!(best.is_none() && level.low < 1.0 && level.high > Some(1.0), "{level:?}");
+    assert!(last.low > 1.5 && last.ratio > last.low && last.high > Some(last.ratio), "{last:?}");
     assert_eq!(found.comparisons.len(), 2, "each with the first");
 }
 
@@ -262,7 +267,7 @@ fn refused_requests_failures_and_unused_runs_are_named() {
         "Failed: get, other, profile cpu: no answer",
         "Not used in get: run 1 of plain: not valid (send_lag).",
         "The hypervisor took up to 2.5 % of the CPU time",
-        "1 comparison with the first variant.",
+        "1 comparison with the first variant that can be compared.",
     ] {
         assert!(
             conclusion.remarks.iter().any(|remark| remark.starts_with(words)),
@@ -281,15 +286,15 @@ fn refused_requests_failures_and_unused_runs_are_named() {
 fn a_winner_that_sheds_load_is_named_with_its_refused_share() {
     let quick = FakeServer { seed: 2, median_us: 200.0, ..refusing(600) };
     let found = two(quick);
-    assert!(found.headline.contains("other (3 % refused or failed) wins at p50 ("), "{}", found.headline);
-    assert!(found.headline.contains("plain wins at goodput ("), "{}", found.headline);
+    assert!(found.headline.starts_with("other (3 % refused or failed) wins by p99.9 with "), "{}", found.headline);
+    assert_eq!(verdict(&found, "goodput"), (Outcome::Won, Some("plain".to_owned())));
     assert!(
         said(&found, "other is better in some figures and worse in others than plain: goodput 3.0 % less"),
         "{:#?}",
         found.sentences
     );
     // The twin: without refused requests, the share is not named.
-    assert!(two(FakeServer { refused: 0, ..quick }).headline.starts_with("other wins at p50 ("));
+    assert!(two(FakeServer { refused: 0, ..quick }).headline.starts_with("other wins by p99.9 "));
 }
 
 #[test]
@@ -331,19 +336,64 @@ fn a_variant_that_falls_behind_is_named() {
 fn a_variant_without_runs_is_named_and_nothing_is_judged_by_it() {
     let result = experiment(vec![fake("plain", FakeServer::default()), variant("gone", &FakeServer::default(), 0)], "");
     let found = stage(&result);
-    assert_eq!(found.headline, "Not judged: gone has no run.");
-    assert!(said(&found, "gone has no figures: no run gave a result."), "{:#?}", found.sentences);
+    assert!(found.headline.starts_with("No comparison. plain: 2,000/s good, p50 "), "{}", found.headline);
+    assert_eq!(found.left_out.as_deref(), Some("Left out: gone has no run."));
     assert!(found.winners.iter().all(|winner| winner.outcome == Outcome::NotJudged));
 }
 
-#[test]
-fn a_third_variant_without_runs_does_not_prevent_a_winner() {
+/// Three variants; `gone` has no run because of a failure, and no run of `late` is valid. They are the first and the
+/// last.
+fn with_invalid_variants() -> LabResult {
     let slow = FakeServer { seed: 2, sleeps_every: 100, ..FakeServer::default() };
-    let variants =
-        vec![fake("plain", FakeServer::default()), fake("slow", slow), variant("gone", &FakeServer::default(), 0)];
-    let found = stage(&experiment(variants, ""));
-    assert!(found.headline.starts_with("plain wins at p99 ("), "{}", found.headline);
-    assert!(found.headline.ends_with("; not judged, because gone has no run."), "{}", found.headline);
+    let mut late = fake("late", FakeServer { seed: 3, ..FakeServer::default() });
+    for run in &mut late.runs {
+        let bench = run.bench.as_mut().expect("every fake run has one");
+        bench.valid = false;
+        bench.checks =
+            vec![klad_bench::result::Check { name: "send_lag".into(), passed: false, detail: "late".into() }];
+    }
+    let gone = variant("gone", &FakeServer::default(), 0);
+    let mut result = experiment(vec![late, fake("plain", FakeServer::default()), fake("slow", slow), gone], "");
+    let [stage, variant, what, why] = ["get", "gone", "run 1", "klad ended\nlast words"].map(str::to_owned);
+    result.failures.push(Failure { stage, variant, what, why });
+    result
+}
+
+#[test]
+fn invalid_variants_are_left_out_in_one_line_and_the_others_are_compared() {
+    let found = stage(&with_invalid_variants());
+    assert!(found.headline.starts_with("plain wins by p99.9 with "), "{}", found.headline);
+    assert!(found.headline.ends_with(" times that of slow."), "{}", found.headline);
+    let line = "Left out: no run of late is valid (send_lag); gone has no run (klad ended).";
+    assert_eq!(found.left_out.as_deref(), Some(line));
+    let pairs: Vec<_> = found.comparisons.iter().map(|one| (one.first.as_str(), one.other.as_str())).collect();
+    assert_eq!(pairs, [("plain", "slow")], "the first variant cannot be compared");
+    assert!(found.pairs.iter().all(|sentence| !sentence.contains("late") && !sentence.contains("gone")));
+}
+
+/// Returns the figure that the answer of two variants is about. With `busy` both answer a half of the offered requests.
+fn answered_by(figure: &str, busy: bool, server: FakeServer) -> String {
+    let mut result = experiment(vec![fake("plain", server), fake("other", FakeServer { seed: 2, ..server })], "");
+    let named = format!("title = 't'\n{figure}\n[[variant]]\nname = 'a'\n[[stage]]\nname = 's'\nduration = '1s'\n");
+    result.scenario.figure = crate::scenario::Scenario::parse("s", &named).expect("valid").figure;
+    for run in result.stages[0].variants.iter_mut().flat_map(|variant| &mut variant.runs) {
+        let measured = &mut run.bench.as_mut().expect("every fake run has one").measured;
+        measured.answered_per_s /= if busy { 2.0 } else { 1.0 };
+    }
+    stage(&result).answer.expect("compared").figure
+}
+
+#[test]
+fn the_answer_is_about_the_figure_of_the_scenario_or_of_the_load() {
+    let usual = FakeServer::default();
+    for (named, figure) in
+        [("cpu", "CPU per served request"), ("goodput", "goodput"), ("p50", "p50"), ("p99.9", "p99.9")]
+    {
+        assert_eq!(answered_by(&format!("figure = '{named}'"), false, usual), figure);
+    }
+    assert_eq!([false, true].map(|busy| answered_by("", busy, usual)), ["p99.9", "goodput"]);
+    // Of 2,000 requests, two are above p99.9, too few to judge it.
+    assert_eq!(answered_by("", false, FakeServer { requests: 2_000, ..usual }), "p99");
 }
 
 #[test]
@@ -369,8 +419,28 @@ fn the_text_of_a_conclusion_has_its_remarks_headlines_and_sentences() {
     let text = conclusion.text();
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("Scaled to 0.5"), "{text}");
-    assert!(lines.contains(&"get: Not judged: gone has no run."), "{text}");
+    assert!(lines.iter().any(|line| line.starts_with("get: No comparison. plain: ")), "{text}");
+    assert!(lines.contains(&"  Left out: gone has no run."), "{text}");
     assert!(text.ends_with('\n') && conclusion.stages[0].sentences.iter().all(|sentence| text.contains(sentence)));
+}
+
+#[test]
+fn the_answer_of_several_stages_counts_what_each_variant_wins() {
+    let equal = |seed| FakeServer { seed, ..FakeServer::default() };
+    let stage_of = |name: &str, other: FakeServer| {
+        let stage = experiment(vec![fake("plain", equal(1)), fake("other", other)], "").stages.remove(0);
+        StageResult { name: name.to_owned(), ..stage }
+    };
+    let slow = FakeServer { sleeps_every: 100, ..equal(2) };
+    let mut result = experiment(vec![fake("plain", equal(1)), fake("other", equal(2))], "");
+    result.stages = ["a", "b", "c"].map(|name| stage_of(name, slow)).into();
+    result.stages.push(stage_of("d", equal(2)));
+    result.stages[2].variants.swap(0, 1);
+    result.stages[2].variants[0].name = "plain".to_owned();
+    result.stages[2].variants[1].name = "other".to_owned();
+    let conclusion = conclude(&result);
+    assert_eq!(conclusion.headline, "Of 4 stages: plain wins 2; other wins 1; no difference told in 1.");
+    assert!(conclusion.text().ends_with(&format!("\n{}\n", conclusion.headline)));
 }
 
 /// Returns the conclusion on two stages. The second has the settings `more` in the scenario. With `share`, it offers

@@ -85,6 +85,15 @@ fn sorted(one: f64, other: f64) -> (f64, f64) {
     (one.min(other), one.max(other))
 }
 
+/// Writes a ratio.
+pub(crate) fn times(ratio: f64) -> String {
+    match ratio {
+        ..0.1 => format!("{ratio:.3}"),
+        ..10.0 => format!("{ratio:.2}"),
+        _ => digits(ratio),
+    }
+}
+
 fn digits(times: f64) -> String {
     match times {
         ..10.0 => format!("{times:.1}"),

@@ -18,19 +18,31 @@ pub fn markdown(result: &LabResult, conclusion: &Conclusion) -> String {
     if !scenario.about.is_empty() {
         let _ = writeln!(text, "{}\n", escaped(&scenario.about));
     }
+    heading(&mut text, 2, "Answer");
+    let _ = writeln!(text, "**{}**\n", escaped(&conclusion.headline));
+    match &conclusion.stages[..] {
+        [] => {}
+        [only] => {
+            paragraph(&mut text, only.left_out.as_deref());
+            grid(&mut text, &tables::ranking(only));
+            grid(&mut text, &tables::winners(only));
+        }
+        all => {
+            let line = |stage: &StageConclusion| {
+                let left_out = stage.left_out.as_deref().unwrap_or_default();
+                let words = format!("{} {left_out}", stage.headline);
+                format!("**{}**: {}", escaped(&stage.stage), escaped(words.trim_end()))
+            };
+            bullets(&mut text, all.iter().map(line));
+            grid(&mut text, &tables::winners_of_stages(all));
+        }
+    }
     let _ = writeln!(text, "`klad lab`, scenario {}, {}.\n", escaped(&scenario.name), escaped(&result.started.utc));
     if result.scale < 1.0 {
         let _ = writeln!(text, "**Scaled to {}.**\n", result.scale);
     }
-    heading(&mut text, 2, "Conclusion");
-    let lines =
-        conclusion.stages.iter().map(|stage| format!("**{}**: {}", escaped(&stage.stage), escaped(&stage.headline)));
-    let mut lines: Vec<_> = lines.collect();
-    if lines.is_empty() {
-        lines.push(escaped(&conclusion.headline));
-    }
-    lines.extend(conclusion.across.iter().chain(&conclusion.remarks).map(|line| escaped(line)));
-    bullets(&mut text, lines);
+    bullets(&mut text, conclusion.across.iter().map(|line| escaped(line)));
+    folded(&mut text, "Remarks", &conclusion.remarks);
     if conclusion.stages.len() > 1 {
         heading(&mut text, 3, "All stages at a glance");
         grid(&mut text, &tables::stages(&conclusion.stages));
@@ -73,7 +85,26 @@ fn bullets(text: &mut String, lines: impl IntoIterator<Item = String>) {
     }
 }
 
+/// Appends sentences that a reader opens, if there are any.
+fn folded(text: &mut String, summary: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        let _ = writeln!(text, "<details><summary>{summary}</summary>\n");
+        bullets(text, lines.iter().map(|line| escaped(line)));
+        text.push_str("</details>\n\n");
+    }
+}
+
+fn paragraph(text: &mut String, words: Option<&str>) {
+    if let Some(words) = words {
+        let _ = writeln!(text, "{}\n", escaped(words));
+    }
+}
+
+/// Appends a table that has rows.
 fn grid(text: &mut String, grid: &Grid) {
+    if grid.rows.is_empty() {
+        return;
+    }
     text.push_str(&grid.markdown());
     text.push('\n');
 }
@@ -84,7 +115,12 @@ fn stage_text(text: &mut String, result: &LabResult, stage: &StageResult, conclu
     if !stage.about.is_empty() {
         let _ = writeln!(text, "{}\n", escaped(&stage.about));
     }
-    let _ = writeln!(text, "{}.\n", escaped(&facts::stage(stage)));
+    if result.stages.len() > 1 {
+        let _ = writeln!(text, "**{}**\n", escaped(&conclusion.headline));
+        paragraph(text, conclusion.left_out.as_deref());
+        grid(text, &tables::ranking(conclusion));
+        grid(text, &tables::winners(conclusion));
+    }
     bullets(text, conclusion.sentences.iter().map(|sentence| escaped(sentence)));
     let published = result.scenario.published.as_ref().map_or(&[][..], |published| &published.results);
     grid(text, &tables::variants(stage, conclusion, published));
@@ -100,6 +136,7 @@ fn stage_text(text: &mut String, result: &LabResult, stage: &StageResult, conclu
         heading(text, 3, name);
         grid(text, own);
     }
+    folded(text, "Each pair of variants in words", &conclusion.pairs);
     for comparison in &conclusion.comparisons {
         heading(text, 3, &format!("{} against {}", comparison.other, comparison.first));
         grid(text, &tables::differences(comparison));

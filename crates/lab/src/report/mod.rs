@@ -4,11 +4,12 @@
 //! ```text
 //!     LabResult, Conclusion ─▶ json
 //!                       ├────▶ tables (grids) ──┬─▶ markdown
-//!                       └────▶ charts ──────────┼─▶ page: one file
+//!                       └────▶ bars, charts ────┼─▶ page: one file
 //!     profiles, from files ──▶ profiles ────────┘
 //! ```
 //!
-//! The report judges nothing; `conclusion` does. Warnings about figures come before the figures. Called by
+//! The report judges nothing; `conclusion` does. It begins with the question and the answer; what was left out of the
+//! comparison stands below the answer. Called by
 //! `klad lab run` and `klad lab report`.
 
 mod page;
@@ -17,6 +18,7 @@ mod json;
 mod markdown;
 mod wrap;
 
+mod bars;
 mod charts;
 mod tables;
 

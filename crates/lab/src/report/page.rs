@@ -4,35 +4,35 @@ use std::path::Path;
 
 use maud::{Markup, html};
 
-use crate::conclusion::{Conclusion, Outcome, StageConclusion, Validity};
+use crate::conclusion::{Conclusion, StageConclusion, Validity};
 use crate::report::profiles::FlameGraphs;
-use crate::report::{charts, facts, tables};
+use crate::report::{bars, charts, facts, tables};
 use crate::result::{LabResult, StageResult, VariantResult};
 use crate::scenario::PublishedResult;
 use crate::variant_runs::VariantRuns;
 use klad_page::Page;
-use klad_page::numbers::{micros, seconds};
-use klad_page::parts::{self, Tile, Tone};
+use klad_page::parts::{self, Tone};
 
-/// The largest number of stages with a key figure at the top.
-const STAGES_AT_TOP: usize = 6;
+/// Up to this number of stages, the answer of each stage is shown at the top. Those of more stages are folded away.
+const STAGES_LISTED: usize = 6;
 
 /// Returns the page. Profiles are read from `directory`; the page names those that cannot be read.
 #[must_use]
 pub fn html(result: &LabResult, conclusion: &Conclusion, directory: &Path) -> String {
     let scenario = &result.scenario;
     let graphs = FlameGraphs::of(result, directory);
-    let mut page = Page::new(format!("klad lab: {}", scenario.title))
-        .with(html! {
-            header {
-                p.kind { "klad lab " (scenario.name) " · " (result.started.utc) }
-                h1 { (scenario.title) }
-                @if !scenario.about.is_empty() { p { (scenario.about) } }
-            }
-            (warnings(result, conclusion))
-            (parts::tiles(&tiles(result, conclusion)))
-        })
-        .section("Conclusion", &conclusions(result, conclusion));
+    let mut page = Page::new(format!("klad lab: {}", scenario.title)).with(html! {
+        header {
+            p.kind { "klad lab " (scenario.name) " · " (result.started.utc) " · " (runs(result)) }
+            h1 { (scenario.title) }
+            @if !scenario.about.is_empty() { p { (scenario.about) } }
+        }
+        (answer(conclusion))
+        (warnings(result, conclusion))
+        (bars::bars(&conclusion.stages))
+        (winners(conclusion))
+        (remarks(result, conclusion))
+    });
     for (index, (stage, conclusion)) in result.stages.iter().zip(&conclusion.stages).enumerate() {
         page = page.with(section(index, stage, conclusion, result, &graphs));
     }
@@ -51,73 +51,83 @@ pub fn html(result: &LabResult, conclusion: &Conclusion, directory: &Path) -> St
     page.section("The experiment", &experiment(result)).into_html()
 }
 
-/// Returns the warnings about the figures. They come before the figures.
-fn warnings(result: &LabResult, conclusion: &Conclusion) -> Markup {
-    let standings = conclusion.stages.iter().flat_map(|stage| stage.standings.iter().map(move |one| (stage, one)));
-    let bad = standings.filter(|(_, one)| one.validity == Validity::NotValid);
-    let bad: Vec<_> = bad.map(|(stage, one)| format!("{}: every run of {}.", stage.stage, one.variant)).collect();
-    let failures: Vec<_> = result.failures.iter().map(ToString::to_string).collect();
+/// Returns the number of runs, and how many are valid.
+fn runs(result: &LabResult) -> String {
+    let runs = || result.stages.iter().flat_map(|stage| &stage.variants).flat_map(VariantResult::benches);
+    let (all, valid) = (runs().count(), runs().filter(|bench| bench.valid).count());
+    let valid = if all == valid { "all valid".to_owned() } else { format!("{valid} valid") };
+    format!("{all} runs, {valid}")
+}
+
+/// Returns the answer, and that of each stage if there are several.
+fn answer(conclusion: &Conclusion) -> Markup {
+    let stages = html! {
+        dl.facts.wide {
+            @for (index, stage) in conclusion.stages.iter().enumerate() {
+                div { dt { a href=(format!("#s{index}")) { (stage.stage) } } dd { (kept_together(&stage.headline)) } }
+            }
+        }
+    };
     html! {
+        (parts::banner(Tone::Plain, &kept_together(&conclusion.headline), &[]))
+        @match conclusion.stages.len() {
+            0 | 1 => {}
+            2..=STAGES_LISTED => { (stages) }
+            _ => { details.more { summary { "The answer of each stage" } (stages) } }
+        }
+    }
+}
+
+/// Returns what was left out of the comparison, and what else limits the figures.
+fn warnings(result: &LabResult, conclusion: &Conclusion) -> Markup {
+    let several = conclusion.stages.len() > 1;
+    let line = |stage: &StageConclusion| {
+        let line = stage.left_out.as_ref()?;
+        Some(if several { format!("{}: {line}", stage.stage) } else { line.clone() })
+    };
+    let left_out: Vec<String> = conclusion.stages.iter().filter_map(line).collect();
+    let unmeasured = |stage: &str, variant: &str| {
+        let stages = conclusion.stages.iter().filter(|one| one.stage == stage && one.left_out.is_some());
+        let mut standings = stages.flat_map(|one| &one.standings);
+        standings.any(|one| one.variant == variant && one.validity == Validity::NotMeasured)
+    };
+    let failures = result.failures.iter().filter(|failed| !unmeasured(&failed.stage, &failed.variant));
+    let failures: Vec<_> = failures.map(ToString::to_string).collect();
+    html! {
+        @if !left_out.is_empty() { (parts::banner(Tone::Bad, "Not all variants are compared", &left_out)) }
+        @if !failures.is_empty() { (parts::banner(Tone::Bad, "A part failed", &failures)) }
         @if result.scale < 1.0 {
             (parts::banner(Tone::Warning, &format!("Scaled to {}", result.scale), &[
                 "Lengths of runs and numbers of keys are the scenario's, multiplied by this. The figures are not \
                  those of the full experiment.".to_owned(),
             ]))
         }
-        @if !bad.is_empty() { (parts::banner(Tone::Bad, "NOT VALID", &bad)) }
-        @if !failures.is_empty() { (parts::banner(Tone::Bad, "A part failed", &failures)) }
     }
 }
 
-/// Returns the key figures: the best p99.9 of each of the first [`STAGES_AT_TOP`] stages, the number of runs, and how
-/// long the experiment took.
-fn tiles(result: &LabResult, conclusion: &Conclusion) -> Vec<Tile> {
-    let tile = |stage: &StageConclusion| {
-        let winner = stage.winners.iter().find(|winner| winner.figure == "p99.9")?;
-        let best = stage.standings.iter().find(|standing| winner.best.as_ref() == Some(&standing.variant))?.label();
-        let note = match (winner.outcome, winner.all_level) {
-            (Outcome::Won, _) => format!("{best} wins"),
-            (Outcome::Level, true) => "no difference beyond the noise".to_owned(),
-            (Outcome::Level, false) => format!("{best}, no different from {}", winner.level_with.join(", ")),
-            (Outcome::NotJudged, _) => format!("{best}, not judged"),
-        };
-        let value = winner.value.map_or_else(|| "–".to_owned(), micros);
-        Some(Tile { name: format!("{}: best p99.9", stage.stage), value, note, tone: Tone::Plain })
-    };
-    let mut tiles: Vec<_> = conclusion.stages.iter().filter_map(tile).take(STAGES_AT_TOP).collect();
-    let runs = || result.stages.iter().flat_map(|stage| &stage.variants).flat_map(VariantResult::benches);
-    let (all, valid) = (runs().count(), runs().filter(|bench| bench.valid).count());
-    tiles.push(Tile {
-        name: "Runs".to_owned(),
-        value: all.to_string(),
-        note: if all == valid && all > 0 { "all valid".to_owned() } else { format!("{valid} valid") },
-        tone: if all == valid && all > 0 { Tone::Plain } else { Tone::Warning },
-    });
-    tiles.push(Tile {
-        name: "Took".to_owned(),
-        value: seconds(result.took_s.round()),
-        note: facts::scale(result),
-        tone: if result.scale < 1.0 { Tone::Warning } else { Tone::Plain },
-    });
-    tiles
+/// Returns the table of winners: with all details of a single stage, or with a row for each of several stages.
+fn winners(conclusion: &Conclusion) -> Markup {
+    html! {
+        @match &conclusion.stages[..] {
+            [] => {}
+            [only] => { @if !only.winners.is_empty() { div.roomy { (tables::winners(only).html()) } } }
+            all => { div.wide { (tables::winners_of_stages(all).html()) } }
+        }
+    }
 }
 
-/// Returns the headline of each stage, the sentences across stages, the remarks, and, for several stages, their table.
-fn conclusions(result: &LabResult, conclusion: &Conclusion) -> Markup {
+/// Returns the sentences across stages, the table of all stages, and the remarks.
+fn remarks(result: &LabResult, conclusion: &Conclusion) -> Markup {
     html! {
-        dl.facts.wide {
-            @for (index, stage) in conclusion.stages.iter().enumerate() {
-                div { dt { a href=(format!("#s{index}")) { (stage.stage) } } dd { (kept_together(&stage.headline)) } }
-            }
-        }
-        @if conclusion.stages.is_empty() { p { (conclusion.headline) } }
         @if !conclusion.across.is_empty() {
             ul.sentences { @for sentence in &conclusion.across { li { (kept_together(sentence)) } } }
         }
         @if result.stages.len() > 1 { details.more { summary { "All stages at a glance" } (tables::stages(&conclusion.stages).html()) } }
-        @if !conclusion.remarks.is_empty() { ul.notes { @for remark in &conclusion.remarks { li { (remark) } } } }
-        @if result.stages.len() > 1 {
-            p { "All variants are compared with the first, " (first(result)) ". The sentences are computed from the figures." }
+        @if !conclusion.remarks.is_empty() {
+            details.more {
+                summary { "Remarks: " (conclusion.remarks.len()) }
+                ul.notes { @for remark in &conclusion.remarks { li { (remark) } } }
+            }
         }
     }
 }
@@ -125,10 +135,6 @@ fn conclusions(result: &LabResult, conclusion: &Conclusion) -> Markup {
 /// Joins figures and units with no-break spaces.
 fn kept_together(sentence: &str) -> String {
     [" %", " ms", " µs"].iter().fold(sentence.to_owned(), |text, unit| text.replace(unit, &unit.replace(' ', "\u{a0}")))
-}
-
-fn first(result: &LabResult) -> &str {
-    result.scenario.variants.first().map_or("", |variant| &variant.name)
 }
 
 /// Returns the section of a stage.
@@ -149,8 +155,10 @@ fn section(
         section id=(format!("s{index}")) {
             h2 { (stage.name) }
             @if !stage.about.is_empty() { p { (stage.about) } }
-            p { (facts::stage(stage)) }
-            (parts::banner(tone(conclusion), &kept_together(&conclusion.headline), &[]))
+            (parts::banner(tone(conclusion), &kept_together(&conclusion.headline), conclusion.left_out.as_slice()))
+            @if result.stages.len() > 1 && !conclusion.winners.is_empty() {
+                div.roomy { (tables::winners(conclusion).html()) }
+            }
             ul.sentences { @for sentence in &conclusion.sentences { li { (kept_together(sentence)) } } }
             div.wide { (tables::variants(stage, conclusion, published).html()) }
             @if let Some(chart) = charts::spectrum(&id("spectrum"), &variants) { (chart) }
@@ -170,6 +178,12 @@ fn section(
             (tables::intervals(&variants).html())
             h3 { "Spread over the repeats" }
             div.roomy { (tables::spread(&variants).html()) }
+            @if !conclusion.pairs.is_empty() {
+                details.more {
+                    summary { "Each pair of variants in words" }
+                    ul.sentences { @for sentence in &conclusion.pairs { li { (kept_together(sentence)) } } }
+                }
+            }
             @for comparison in &conclusion.comparisons {
                 details.more {
                     summary { "Every figure of " (comparison.other) " against " (comparison.first) }

@@ -1,8 +1,12 @@
 //! The tables of the report. Called by `page` and `markdown`.
 
-use crate::conclusion::CPU;
-use crate::conclusion::words::{percent, value};
-use crate::conclusion::{Comparison, Difference, Frontier, Judgement, StageConclusion, Standing, Unit, Validity};
+use crate::conclusion::Outcome as Verdict;
+use crate::conclusion::answer;
+use crate::conclusion::words::{percent, times, value};
+use crate::conclusion::{CONTESTED, CPU};
+use crate::conclusion::{
+    Comparison, Difference, Frontier, Judgement, Ratio, StageConclusion, Standing, Unit, Validity,
+};
 use crate::report::grid::{Entry, Grid};
 use crate::result::{LabResult, LabRun, Part, Slowest, StageResult, TakenProfile, VariantResult};
 use crate::scenario::PublishedResult;
@@ -114,6 +118,84 @@ fn as_published(published: &PublishedResult) -> Vec<Entry> {
         none(),
         published.note.as_str().into(),
     ]
+}
+
+/// The variants of a stage in the order of the figure that the scenario is about.
+pub(super) fn ranking(stage: &StageConclusion) -> Grid {
+    let columns = [
+        Column::Words("Variant"),
+        Column::Words("Figure"),
+        Column::Figures("Value"),
+        Column::Figures("Ratio to the best"),
+    ];
+    let mut grid = Grid::new("Ranking", &columns);
+    if let Some(answer) = &stage.answer {
+        for one in &answer.ranking {
+            let best = or_none(one.value, |best| value(answer.unit, best));
+            let ratio = one.ratio.map_or_else(|| NONE.to_owned(), Ratio::words);
+            grid.rows.push([one.variant.clone(), answer.figure.clone(), best, ratio].map(Entry::from).into());
+        }
+    }
+    grid
+}
+
+/// Who is best at each figure of a stage.
+pub(super) fn winners(stage: &StageConclusion) -> Grid {
+    let columns = [
+        Column::Words("Figure"),
+        Column::Words("Winner"),
+        Column::Figures("Value"),
+        Column::Figures("Ratio to the next"),
+        Column::Words("Next, or no difference from"),
+    ];
+    let mut grid = Grid::new("Winners", &columns);
+    for winner in &stage.winners {
+        let unit =
+            stage.comparisons.iter().find_map(|one| one.difference(&winner.figure)).map_or(Unit::Time, |one| one.unit);
+        let best = or_none(winner.value, |best| value(unit, best));
+        let ratio = winner.ahead.as_ref().and_then(Ratio::of).map_or_else(|| NONE.to_owned(), Ratio::words);
+        let label = answer::label(winner, &stage.standings);
+        let cells = match winner.outcome {
+            Verdict::Won => [label, best, ratio, winner.next.clone().unwrap_or_default()],
+            Verdict::Level => {
+                let level = std::iter::once(label).chain(winner.level_with.iter().cloned()).collect::<Vec<_>>();
+                ["no difference told".to_owned(), best, NONE.to_owned(), level.join(", ")]
+            }
+            Verdict::NotJudged => {
+                let why = winner.why_not.clone().unwrap_or_default();
+                ["not judged".to_owned(), NONE.to_owned(), NONE.to_owned(), why]
+            }
+        };
+        grid.rows.push(std::iter::once(winner.figure.clone()).chain(cells).map(Entry::from).collect());
+    }
+    grid
+}
+
+/// Who is best at each figure of all stages.
+pub(super) fn winners_of_stages(stages: &[StageConclusion]) -> Grid {
+    let figures = CONTESTED.iter().map(|contested| Column::Words(contested.name));
+    let columns: Vec<_> = std::iter::once(Column::Words("Stage")).chain(figures).collect();
+    let mut grid = Grid::new("Winners", &columns);
+    for stage in stages.iter().filter(|stage| !stage.winners.is_empty()) {
+        let cell = |figure: &str| {
+            let Some(winner) = stage.winners.iter().find(|winner| winner.figure == figure) else {
+                return NONE.to_owned();
+            };
+            let ratio = winner.ahead.as_ref().and_then(Ratio::of);
+            match winner.outcome {
+                Verdict::Won => {
+                    let ratio = ratio.map_or_else(String::new, |ratio| format!(" × {}", times(ratio.ratio)));
+                    format!("{}{ratio}", winner.best.as_deref().unwrap_or(NONE))
+                }
+                Verdict::Level => "no difference told".to_owned(),
+                Verdict::NotJudged => "not judged".to_owned(),
+            }
+        };
+        let cells = CONTESTED.iter().map(|contested| cell(contested.name));
+        grid.rows.push(std::iter::once(stage.stage.clone()).chain(cells).map(Entry::from).collect());
+    }
+    grid.notes.push("The figure after a winner is its ratio to the next best.".to_owned());
+    grid
 }
 
 /// The figures of all stages and variants.

@@ -28,20 +28,56 @@ fn page(result: &LabResult, directory: &std::path::Path) -> String {
 }
 
 #[test]
-fn the_page_has_all_sentences_of_the_conclusion_and_warnings_come_first() {
+fn the_page_has_all_sentences_and_leads_with_the_question_and_the_answer() {
     let mut result = sample();
     result.scale = 0.1;
     let page = page(&result, std::path::Path::new("nowhere"));
     let conclusion = conclude(&result);
-    for sentence in conclusion.stages[0].sentences.iter().chain(&conclusion.remarks) {
+    let only = &conclusion.stages[0];
+    for sentence in only.sentences.iter().chain(&only.pairs).chain([&only.headline]).chain(&conclusion.remarks) {
         let escaped = sentence.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         assert!(page.replace('\u{a0}', " ").contains(&escaped), "{sentence}");
     }
-    let places = ["<h1>", "Scaled to 0.1", "class=\"tiles\"", "id=\"s0\"", "s0-spectrum", "s0-latency", "s0-goodput"];
+    let places = ["<h1>", &only.headline[..20], "Scaled to 0.1", "class=\"bars\"", "Ratio to the next", "id=\"s0\""];
+    let places = [&places[..], &["s0-spectrum", "s0-latency", "s0-goodput"]].concat();
     let places = places.iter().chain(&["The slowest requests", "Is it valid?", "The experiment"]);
     let found: Vec<_> = places.map(|words| page.find(words).unwrap_or_else(|| panic!("{words}"))).collect();
     assert!(found.is_sorted(), "{found:?}");
     assert!(page.contains("queue 66.7 %, engine 33.3 %"), "parts are added up");
+}
+
+/// Returns the part of the page before the first fold or stage, and what is inside of folds.
+fn shown_and_folded(page: &str) -> (String, String) {
+    let parts: Vec<_> = page.split("<details class=\"more\">").map(|part| part.split_once("</details>")).collect();
+    let folded = parts.iter().flatten().map(|(folded, _)| *folded).collect::<String>();
+    let first = page.split("<details").next().unwrap_or_default();
+    (first.to_owned(), folded)
+}
+
+#[test]
+fn sentences_about_pairs_are_folded_away_and_a_tie_is_a_tie() {
+    let equal = FakeServer { seed: 2, ..FakeServer::default() };
+    let result = experiment(vec![variant("plain", &FakeServer::default(), 5), variant("other", &equal, 5)], "");
+    let (shown, folded) = shown_and_folded(&page(&result, std::path::Path::new("nowhere")));
+    assert!(shown.contains("No difference told by p99.9 between "), "{shown}");
+    assert!(folded.contains("other against plain: ") && !shown.contains("other against plain"), "{folded}");
+    let text = markdown(&result, &conclude(&result));
+    let (before, after) = text.split_once("<details>").expect("a fold");
+    assert!(before.contains("## Answer\n\n**No difference told by p99.9 between "), "{before}");
+    assert!(after.contains("* other against plain: ") && !before.contains("other against plain: "), "{text}");
+    assert!(before.contains("| p50 | no difference told |"), "{before}");
+}
+
+#[test]
+fn what_is_left_out_stands_below_the_answer() {
+    let mut result = sample();
+    result.stages[0].variants.push(variant("gone", &FakeServer::default(), 0));
+    let line = "Left out: gone has no run.";
+    let page = page(&result, std::path::Path::new("nowhere"));
+    let [answer, left_out, picture] =
+        ["plain wins by p99.9 with ", line, "class=\"bars\""].map(|words| page.find(words).expect(words));
+    assert!(answer < left_out && left_out < picture);
+    assert!(markdown(&result, &conclude(&result)).contains(line));
 }
 
 #[test]
@@ -87,12 +123,13 @@ fn markdown_has_the_same_sentences_and_valid_tables() {
     let result = sample();
     let conclusion = conclude(&result);
     let text = markdown(&result, &conclusion);
-    for heading in ["# Fake", "## Conclusion", "## get", "### Spread over the repeats", "### other against plain"] {
+    for heading in ["# Fake", "## Answer", "## get", "### Spread over the repeats", "### other against plain"] {
         assert!(text.lines().any(|line| line == heading), "{heading} in {text}");
     }
     // Sentences are broken into lines.
     let plain = text.replace('\\', "").replace("&lt;", "<").split_whitespace().collect::<Vec<_>>().join(" ");
-    for sentence in &conclusion.stages[0].sentences {
+    let only = &conclusion.stages[0];
+    for sentence in only.sentences.iter().chain(&only.pairs).chain([&only.headline]) {
         assert!(plain.contains(sentence), "{sentence}");
     }
     assert!(text.ends_with('\n') && !text.ends_with("\n\n") && !text.contains('\u{a0}'));
