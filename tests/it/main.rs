@@ -148,3 +148,5 @@ mod v1_scan;
 mod v1_tokens;
 #[cfg(feature = "rocksdb")]
 mod v1_watch;
+#[cfg(feature = "rocksdb")]
+mod worker_reads;

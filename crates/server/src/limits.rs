@@ -53,9 +53,25 @@ pub const PLAIN_HEADERS_MAX: usize = 32;
 /// Otherwise klad would create hyper's state again for each request of a client that sends no plain requests.
 pub const HYPER_REQUESTS_MIN: u32 = 16;
 
+/// A read of storage that takes less than this is quick: about twice what a hand-over to a storage thread and back
+/// costs.
+pub const QUICK_READ_MAX: Duration = Duration::from_micros(50);
+
+/// After this many quick reads in a row, workers do reads of storage themselves.
+pub const QUICK_READS_MIN: u32 = 64;
+
+/// The maximum time that reads of storage on a worker may sleep at once, before it hands reads over again.
+pub const WORKER_READ_SLEEP_MAX: Duration = Duration::from_millis(5);
+
+/// In the long run, reads of storage on a worker may sleep for one part in this many of the time.
+pub const WORKER_READ_SLEEP_PARTS: u32 = 500;
+
 /// The maximum of pipelined requests that the fast path answers before the other connections of its worker have a turn:
 /// some 0.1 ms of GETs from memory.
 pub const PIPELINE_REQUESTS_MAX: usize = 128;
+
+/// A read of storage on the worker counts as this many requests of [`PIPELINE_REQUESTS_MAX`].
+pub const STORAGE_READ_REQUESTS: usize = 8;
 
 /// The maximum of bytes of a value that klad writes in one piece, with or without hyper. hyper's flat write buffer
 /// keeps the capacity to which it has grown, so a larger piece would take memory for as long as the connection lives.

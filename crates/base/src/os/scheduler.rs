@@ -1,4 +1,5 @@
-//! Requests shorter scheduler time slices for the threads that serve requests, so that they get a core soon.
+//! Requests shorter scheduler time slices for the threads that serve requests, so that they get a core soon. Counts the
+//! sleeps of a thread.
 //!
 //! ```text
 //!   default slices (1 to 3 ms):   ──flush──────────────────▶│──worker──▶    events wait for the end of the slice
@@ -29,6 +30,26 @@ pub fn shorten_time_slices() {
     if let Err(error) = try_shorten() {
         tracing::debug!(%error, "the kernel rejected shorter time slices; this thread keeps the default ones");
     }
+}
+
+/// Returns how often the calling thread has slept so far: waited for something other than a core.
+#[cfg(target_os = "linux")]
+#[must_use]
+pub fn thread_sleeps() -> u64 {
+    // SAFETY: all zeros is a valid value: these are numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes the whole variable.
+    let read = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    assert_eq!(read, 0, "the kernel knows the calling thread");
+    usage.ru_nvcsw.cast_unsigned()
+}
+
+/// Returns another number at each call: it is not known whether the calling thread has slept.
+#[cfg(not(target_os = "linux"))]
+#[must_use]
+pub fn thread_sleeps() -> u64 {
+    static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
 #[cfg(target_os = "linux")]

@@ -23,12 +23,13 @@ use crate::connection::io::Io;
 use crate::connection::worker::Worker;
 use crate::connection::{Connection, End};
 use crate::exchange::Verdict;
+use crate::execution::AnsweredBy;
 use crate::http::answer::{Answer, Date};
 use crate::http::body::ResponseBody;
 use crate::http::plain;
 use crate::http::service::StartedRequest;
 use crate::http::write_run::WriteRun;
-use crate::limits::{PIPELINE_REQUESTS_MAX, PLAIN_REQUEST_BYTES_MAX, RESPONSE_FRAME_BYTES_MAX};
+use crate::limits::{PIPELINE_REQUESTS_MAX, PLAIN_REQUEST_BYTES_MAX, RESPONSE_FRAME_BYTES_MAX, STORAGE_READ_REQUESTS};
 use crate::net::stream::Stream;
 use klad_base::clock;
 
@@ -262,6 +263,9 @@ impl Connection {
                     begin(answer, &worker.workspace.date.get(), out);
                     if closes {
                         return (at, Next::Close);
+                    }
+                    if self.exchange.phases().answered_by() == Some(AnsweredBy::Storage) {
+                        begun += STORAGE_READ_REQUESTS - 1;
                     }
                 }
                 started => return (at, Next::Started(started)),

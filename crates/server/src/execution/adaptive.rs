@@ -23,6 +23,7 @@ use crate::execution::delay_queue::DelayQueue;
 use crate::execution::observe::{QueueFigures, Rejections};
 use crate::execution::service_time::ServiceTime;
 use crate::execution::task::Task;
+use crate::execution::worker_reads::QuickReads;
 use crate::limits::{COMMIT_WRITES_MAX, ITERATION_COMMIT_BYTES_MAX, SLOTS_CEILING};
 use klad_base::clock;
 use klad_base::metrics::Counter;
@@ -38,6 +39,8 @@ pub(super) struct Adaptive {
     writes: DelayQueue,
     read_service_time: ServiceTime,
     write_service_time: ServiceTime,
+    /// Whether storage is quick, so that workers read themselves.
+    pub(super) quick_reads: QuickReads,
     read_rejections: Rejections,
     write_rejections: Rejections,
     storage_threads: usize,
@@ -53,6 +56,7 @@ impl Adaptive {
             writes: DelayQueue::new(SLOTS_CEILING, control),
             read_service_time: ServiceTime::default(),
             write_service_time: ServiceTime::default(),
+            quick_reads: QuickReads::default(),
             read_rejections: Rejections::default(),
             write_rejections: Rejections::default(),
             storage_threads,
@@ -98,8 +102,12 @@ impl Adaptive {
             if let Some(task) = task.take() {
                 let began = clock::now();
                 task.begins(began);
+                let is_point_read = matches!(task.operation, Operation::Get { .. });
                 task.run(engine);
-                self.read_service_time.served(1, began);
+                let time = self.read_service_time.served(1, began);
+                if is_point_read {
+                    self.quick_reads.took(time);
+                }
             }
         }
     }

@@ -40,6 +40,7 @@ mod service_time;
 mod stealing;
 mod task;
 mod worker_context;
+mod worker_reads;
 
 use adaptive::Adaptive;
 use admission::{BodyBudget, BodyPermit, Slot, Slots};

@@ -21,6 +21,8 @@ pub(super) struct ReadCounters {
     pub(super) from_memory: Counter,
     /// Reads that went to the engine, usually on a thread that may wait.
     pub(super) from_storage: Counter,
+    /// Those of `from_storage` that the worker itself did.
+    pub(super) on_worker: Counter,
 }
 
 /// Counts the operations that a queue has rejected, by reason.
@@ -124,15 +126,21 @@ impl Executor {
             "Bytes of the body budget: all, and for all but small bodies.",
         );
         limit.whole(&[("share", "all")], all.limit_bytes).whole(&[("share", "large")], large.limit_bytes);
-        let (mut from_memory, mut from_storage) = (0, 0);
+        let (mut from_memory, mut from_storage, mut on_worker) = (0, 0, 0);
         for counters in self.read_counters.lock().iter() {
             from_memory += counters.from_memory.get();
             from_storage += counters.from_storage.get();
+            on_worker += counters.on_worker.get();
         }
         let help = "Reads of keys, by what answered them: memory, at once, or storage, which may read the disk.";
         page.family("klad_reads_total", Kind::Counter, help)
             .whole(&[("answered_by", "memory")], from_memory)
             .whole(&[("answered_by", "storage")], from_storage);
+        page.counter(
+            "klad_worker_storage_reads_total",
+            "Reads of storage that a worker did itself, because storage was quick.",
+            on_worker,
+        );
     }
 
     fn write_slots(&self, page: &mut Page) {

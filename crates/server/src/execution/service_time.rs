@@ -18,11 +18,12 @@ pub(super) struct ServiceTime {
 }
 
 impl ServiceTime {
-    /// Records that a thread has served `count` operations since `began`.
-    pub(super) fn served(&self, count: usize, began: Instant) {
-        let busy_ns = clock::now().saturating_duration_since(began).as_nanos();
-        self.busy_ns.fetch_add(u64::try_from(busy_ns).unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Records that a thread has served `count` operations since `began`. Returns the time that it took.
+    pub(super) fn served(&self, count: usize, began: Instant) -> Duration {
+        let busy = clock::now().saturating_duration_since(began);
+        self.busy_ns.fetch_add(u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.served.fetch_add(count as u64, Ordering::Relaxed);
+        busy
     }
 
     /// Sets the average to the mean of the old average and the average since the last tick. Only one thread calls this,

@@ -20,7 +20,8 @@ use crate::execution::completion_queue::CompletionQueue;
 use crate::execution::observe::ReadCounters;
 use crate::execution::pending_operation::{PendingOperation, Permits};
 use crate::execution::phases::Phases;
-use crate::execution::task::{Deadline, Task};
+use crate::execution::task::{Deadline, Task, has_passed};
+use crate::execution::worker_reads::WorkerReads;
 use crate::execution::{Executor, Runner, ScanPermit, WatchPermit};
 use crate::limits::FEED_STEPS_PER_WORKER;
 use klad_base::clock;
@@ -43,6 +44,7 @@ pub struct WorkerContext {
     has_deadline: Cell<bool>,
     scratch: RefCell<Vec<Waker>>,
     read_counters: Arc<ReadCounters>,
+    worker_reads: WorkerReads,
     /// Wakes the change feeds of this worker.
     changed: Notify,
     /// Permits for steps of change feeds.
@@ -82,6 +84,7 @@ impl WorkerContext {
             has_deadline: Cell::new(false),
             scratch: RefCell::default(),
             read_counters,
+            worker_reads: WorkerReads::new(),
             changed: Notify::new(),
             feed_turns: Semaphore::new(FEED_STEPS_PER_WORKER),
             stopping: Cell::new(false),
@@ -140,6 +143,7 @@ impl WorkerContext {
             LoopIteration { length, requests, has_deadline }
         });
         self.write_gathered();
+        self.worker_reads.iteration_ends();
         if self.completions.wake_all(&mut self.scratch.borrow_mut()) {
             self.changed.notify_waiters();
         }
@@ -153,8 +157,8 @@ impl WorkerContext {
         }
     }
 
-    /// Reads a key if the strategy allows reads on the worker and memory can answer.
-    pub fn get_from_memory(&self, key: &[u8], phases: &Phases) -> Option<Result> {
+    /// Reads a key on the worker if the strategy allows that, and either memory can answer or storage is quick.
+    pub fn get_here(&self, key: &[u8], deadline: Deadline, phases: &Phases) -> Option<Result> {
         if !self.executor.asks_memory_first {
             return None;
         }
@@ -164,11 +168,20 @@ impl WorkerContext {
         if cached.is_some() {
             self.read_counters.from_memory.add_owned(1);
             phases.answered_from_memory();
+            return cached;
         }
-        cached
+        let Runner::Adaptive(adaptive) = &self.executor.runner else { return None };
+        if !self.worker_reads.are_on(&adaptive.quick_reads) || has_passed(deadline) {
+            return None;
+        }
+        let (engine, key) = (&*self.executor.engine, Bytes::copy_from_slice(key));
+        let read = self.worker_reads.read(&adaptive.quick_reads, engine, key, phases)?;
+        self.read_counters.from_storage.add_owned(1);
+        self.read_counters.on_worker.add_owned(1);
+        Some(read)
     }
 
-    /// Reads a key that memory could not answer. Returns the outcome, and the memory permit for the value if it is
+    /// Reads a key that [`WorkerContext::get_here`] could not read. Returns the outcome, and the memory permit for the value if it is
     /// large and was copied.
     ///
     /// # Errors

@@ -104,12 +104,12 @@ pub struct OtherRequest {
 }
 
 enum Action {
-    /// `memory_asked`: the worker has already asked memory.
+    /// `asked`: the worker has already tried to read the key itself.
     Get {
         key: Bytes,
         deadline: Deadline,
         consistency: Consistency,
-        memory_asked: bool,
+        asked: bool,
     },
     Delete {
         key: Bytes,
@@ -219,15 +219,15 @@ impl Service {
             }
             Route::Get { key } => {
                 exchange.request().key(key.len());
-                let memory_asked = body.is_end_stream();
-                let ask_memory = || self.worker_context.get_from_memory(&key, exchange.phases());
-                let answered = if memory_asked { ask_memory() } else { None };
+                let asked = body.is_end_stream();
+                let ask = || self.worker_context.get_here(&key, deadline, exchange.phases());
+                let answered = if asked { ask() } else { None };
                 if let Some(outcome) = answered {
                     let answered = outcome.map_err(ApiError::from).and_then(|outcome| self.get_answer(outcome, None));
                     StartedRequest::Answered(answer_from(answered, true, exchange))
                 } else {
                     let key = Bytes::copy_from_slice(&key);
-                    other(body, Action::Get { key, deadline, consistency, memory_asked })
+                    other(body, Action::Get { key, deadline, consistency, asked })
                 }
             }
             Route::Delete { key, durability } => {
@@ -373,8 +373,8 @@ impl Service {
     async fn without_body(&self, action: Action, exchange: &Rc<Exchange>) -> Result<Reply, ApiError> {
         let phases = exchange.phases();
         match action {
-            Action::Get { key, deadline, consistency, memory_asked } => {
-                if !memory_asked && let Some(answered) = self.worker_context.get_from_memory(&key, phases) {
+            Action::Get { key, deadline, consistency, asked } => {
+                if !asked && let Some(answered) = self.worker_context.get_here(&key, deadline, phases) {
                     return self.get_answer(answered?, None);
                 }
                 let (outcome, permit) = self.worker_context.get(key, consistency, deadline, phases).await?;

@@ -21,7 +21,7 @@ use klad_storage::operation::{Change, ChangeResult, Durability, Effect, Outcome,
 /// Reads one value.
 pub(super) async fn get(context: &Context<'_>, key: Bytes, headers: &HeaderMap) -> Result<Reply, ApiError> {
     let phases = context.exchange.phases();
-    let (outcome, permit) = match context.worker.get_from_memory(&key, phases) {
+    let (outcome, permit) = match context.worker.get_here(&key, context.deadline, phases) {
         Some(outcome) => (outcome?, None),
         None => context.worker.get(key, context.consistency, context.deadline, phases).await?,
     };
