@@ -1,7 +1,7 @@
 #!/bin/sh
 # `make measure`: the measurements that a release runs: the tests in tests/measure, one at a time, then each chore of
-# xtask, then the experiment `overload`, whose report says where it is. Takes about an hour and a half on a quiet machine;
-# what ARGS has is for `klad lab run`, such as --scale 0.1.
+# xtask, then the experiment `overload`, whose report says where it is. Takes about an hour and a half on a quiet machine,
+# and needs redis-server and redis-benchmark. What ARGS has is for `klad lab run`, such as --scale 0.1.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ failed=
 
 echo "== tests/measure"
 cargo test --release --locked --workspace --test measure -- --test-threads=1 || failed="$failed tests/measure"
-for chore in bench-truth bulk memory restart stops profile-cost; do
+for chore in bench-truth bulk memory restart stops profile-cost yardstick; do
     echo "== $chore"
     "$CARGO_TARGET_DIR/release/xtask" "$chore" || failed="$failed $chore"
 done

@@ -111,6 +111,16 @@ impl Input {
             Some(path) => ImportState::load(path)?,
             None => ImportState::default(),
         };
+        if !state.is_of(generated_from(args).as_deref()) {
+            return Err(other_input(args));
+        }
+        if let Some(directory) = args.into.as_ref().or(args.data.as_ref())
+            && state.entries > 0
+            && !directory.exists()
+        {
+            let what = format!("{} does not exist, and the resume file says that it has entries", directory.display());
+            return Err(Error::Usage(what));
+        }
         if let Some(count) = args.generate {
             let entries = Entries::new(args.key_format.clone(), args.value_format.clone(), args.value_size, count);
             return Ok(Input { source: Source::Generated(entries), state });
@@ -327,7 +337,7 @@ impl<T: Target> Import<'_, T> {
             self.progress.add(bytes);
         }
         match &self.args.resume_file {
-            Some(path) => ImportState::save(path, self.entries, &self.last_key),
+            Some(path) => ImportState::save(path, self.entries, &self.last_key, generated_from(self.args).as_deref()),
             None => Ok(()),
         }
     }
@@ -340,6 +350,12 @@ fn expires_at_ms(entry: &Entry<'_>) -> Option<u64> {
         clock::unix_ms().saturating_add(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
     };
     entry.expires_at_ms.or_else(|| entry.ttl_s.map(after))
+}
+
+/// What the entries are generated from. `None`: they are read.
+fn generated_from(args: &ImportArgs) -> Option<String> {
+    let count = args.generate?;
+    Some(format!("{:?}", (count, &args.key_format, &args.value_format, args.value_size)))
 }
 
 fn other_input(args: &ImportArgs) -> Error {

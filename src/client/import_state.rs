@@ -15,6 +15,9 @@ pub(super) struct ImportState {
     pub(super) entries: u64,
     /// The key of the last one, in base64url. It tells another input from this one.
     last_key64: String,
+    /// What the entries were generated from. `None`: they were read.
+    #[serde(default)]
+    generated: Option<String>,
 }
 
 impl ImportState {
@@ -36,11 +39,17 @@ impl ImportState {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn save(path: &Path, entries: u64, last_key: &[u8]) -> Result<(), Error> {
-        let state = ImportState { entries, last_key64: key::to_base64url(last_key) };
+    pub(super) fn save(path: &Path, entries: u64, last_key: &[u8], generated: Option<&str>) -> Result<(), Error> {
+        let generated = generated.map(str::to_owned);
+        let state = ImportState { entries, last_key64: key::to_base64url(last_key), generated };
         let mut text = serde_json::to_vec(&state).expect("a number and a text always serialize");
         text.push(b'\n');
         write_whole(path, &text)
+    }
+
+    /// Whether the state is of this input, as far as that can be known before it is read.
+    pub(super) fn is_of(&self, generated: Option<&str>) -> bool {
+        self.entries == 0 || self.generated.as_deref() == generated
     }
 
     /// Returns whether the last entry has this key.

@@ -3,8 +3,8 @@
 //! They measure what no test may assert: times, memory and CPU cost. Results go to stdout, messages to stderr. The
 //! exit code is 0 when every bound is kept, 1 when one is exceeded or the measurement failed, 2 for wrong usage.
 //! `cluster` only prints whether its bounds are kept: its figures depend on how many cores three nodes share.
-//! xtask sees of klad what a client sees. Only `bulk` opens an engine, and `cluster` a session with Cassandra, as the
-//! control of what a server adds to it. xtask uses the load tester and the process handling of klad, but none of its
+//! xtask sees of klad what a client sees. Only `bulk` and `yardstick` open an engine, and `cluster` a session with
+//! Cassandra, as the control of what a server adds to it. xtask uses the load tester and the process handling of klad, but none of its
 //! server code.
 
 use std::process::ExitCode;
@@ -18,6 +18,7 @@ mod memory;
 mod profile_cost;
 mod restart;
 mod stops;
+mod yardstick;
 
 mod setup;
 
@@ -52,6 +53,11 @@ enum Chore {
     Restart(restart::Args),
     /// Stop klad under load again and again, and check that no client notices.
     Stops(stops::Args),
+    /// Measure klad beside Redis, beside `--execution inline`, beside RocksDB without a server, and a bulk load.
+    ///
+    /// Takes about seven minutes, and 10 GB of disk space for temporary files (TMPDIR). Needs redis-server and
+    /// redis-benchmark.
+    Yardstick(yardstick::Args),
 }
 
 /// Whether a measurement kept its bounds.
@@ -86,6 +92,7 @@ fn main() -> ExitCode {
         Chore::ProfileCost(args) => profile_cost::run(&args),
         Chore::Restart(args) => restart::run(&args),
         Chore::Stops(args) => stops::run(&args),
+        Chore::Yardstick(args) => yardstick::run(&args),
     };
     match ended {
         Ok(Verdict::Within) => ExitCode::SUCCESS,

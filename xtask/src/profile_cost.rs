@@ -234,7 +234,7 @@ pub(crate) fn cpu_of(pid: Pid) -> Result<Duration> {
 /// `figures` is not empty.
 #[expect(clippy::cast_precision_loss, reason = "rounds are far below 2^52")]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the number of rounds")]
-fn median_interval(mut figures: Vec<f64>) -> [f64; 3] {
+pub(crate) fn median_interval(mut figures: Vec<f64>) -> [f64; 3] {
     figures.sort_unstable_by(f64::total_cmp);
     let (count, last) = (figures.len() as f64, figures.len() - 1);
     let rank = ((count - 1.0 - 1.96 * count.sqrt()) / 2.0).max(0.0).floor() as usize;

@@ -28,7 +28,7 @@ pub(crate) struct Setup {
     directory: TempDir,
     /// Cores of servers and of loads; empty where there is one core only.
     pub(crate) server_cores: Vec<usize>,
-    load_cores: Vec<usize>,
+    pub(crate) load_cores: Vec<usize>,
     watch: Watch,
 }
 
@@ -59,7 +59,19 @@ impl Setup {
 
     /// Starts a program on all cores. Dropping it kills it.
     pub(crate) fn start(&self, command: Command) -> Result<RunningProcess> {
-        RunningProcess::start(command, &[], &self.watch)
+        self.start_on(&[], command)
+    }
+
+    /// Starts a program on `cores`. Dropping it kills it.
+    pub(crate) fn start_on(&self, cores: &[usize], command: Command) -> Result<RunningProcess> {
+        RunningProcess::start(command, cores, &self.watch)
+    }
+
+    /// A command of klad, with arguments that contain no space.
+    pub(crate) fn klad(&self, arguments: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments.split_whitespace());
+        command
     }
 
     /// Runs a command of klad to its end.
@@ -72,7 +84,12 @@ impl Setup {
 
     /// Starts `klad serve` on the data directory `name`, and waits until it is ready.
     pub(crate) fn serve(&self, name: &str, options: &[&str]) -> Result<RunningServer> {
-        let kind = ServerKind::Klad { program: &self.program, options: options.to_vec() };
+        self.serve_with(&self.program, name, options)
+    }
+
+    /// As [`Setup::serve`], with another klad.
+    pub(crate) fn serve_with(&self, program: &Path, name: &str, options: &[&str]) -> Result<RunningServer> {
+        let kind = ServerKind::Klad { program, options: options.to_vec() };
         let (data, log) = (self.directory.path().join(name), self.directory.path().join(format!("{name}.log")));
         RunningServer::start(&ServerSpec { kind, data: &data, log, cores: &self.server_cores }, &self.watch)
     }

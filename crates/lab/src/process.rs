@@ -108,8 +108,9 @@ impl RunningProcess {
         Some(Duration::from_secs(1) / u32::try_from(procfs::ticks_per_second()).ok()? * ticks)
     }
 
-    /// Returns the largest resident set that the process has had, bytes.
-    pub(super) fn memory_max(&self) -> Option<u64> {
+    /// Returns the largest resident set that the process has had, bytes. `None`: it has ended.
+    #[must_use]
+    pub fn memory_max(&self) -> Option<u64> {
         Some(self.process()?.status().ok()?.vmhwm? * 1024)
     }
 

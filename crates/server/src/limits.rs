@@ -8,8 +8,10 @@ use klad_base::limits::{ADMIN_CONNECTIONS_MAX, DESCRIPTORS_KEPT, REFUSED_LINGERI
 use klad_storage::limits::HOUSEKEEPING_INTERVAL;
 
 mod v1;
+mod worker_reads;
 
 pub use v1::*;
+pub use worker_reads::*;
 
 /// Default of `--head-max`: bytes of the request line and the headers together. klad answers a longer head with 431.
 /// 32 KiB hold a key of 4 KiB with every byte percent-encoded (12 KiB) and 20 KiB of headers; nginx takes 32 KiB.
@@ -52,19 +54,6 @@ pub const PLAIN_HEADERS_MAX: usize = 32;
 /// After hyper has read a request of a connection, it reads the next requests too, until it has read this many.
 /// Otherwise klad would create hyper's state again for each request of a client that sends no plain requests.
 pub const HYPER_REQUESTS_MIN: u32 = 16;
-
-/// A read of storage that takes less than this is quick: about twice what a hand-over to a storage thread and back
-/// costs.
-pub const QUICK_READ_MAX: Duration = Duration::from_micros(50);
-
-/// After this many quick reads in a row, workers do reads of storage themselves.
-pub const QUICK_READS_MIN: u32 = 64;
-
-/// The maximum time that reads of storage on a worker may sleep at once, before it hands reads over again.
-pub const WORKER_READ_SLEEP_MAX: Duration = Duration::from_millis(5);
-
-/// In the long run, reads of storage on a worker may sleep for one part in this many of the time.
-pub const WORKER_READ_SLEEP_PARTS: u32 = 500;
 
 /// The maximum of pipelined requests that the fast path answers before the other connections of its worker have a turn:
 /// some 0.1 ms of GETs from memory.

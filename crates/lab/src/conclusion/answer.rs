@@ -79,22 +79,25 @@ impl Ratio {
     }
 }
 
-/// Returns the figure that the scenario is about; if it names none: goodput for a closed load or if a variant falls
-/// behind, otherwise the highest percentile that was judged.
+/// Returns the figure that the scenario is about. If it names none, or one that no run has: goodput for a closed load or
+/// if a variant falls behind, otherwise the highest percentile that was judged.
 pub(super) fn main_figure<'w>(
     named: Option<MainFigure>,
     standings: &[Standing],
     winners: &'w [Winner],
 ) -> Option<&'w Winner> {
     let find = |figure: &str| winners.iter().find(|winner| winner.figure == figure);
-    if let Some(named) = named {
-        return find(match named {
+    let named = named.and_then(|named| {
+        find(match named {
             MainFigure::P50 => "p50",
             MainFigure::P99 => "p99",
             MainFigure::P999 => "p99.9",
             MainFigure::Goodput => "goodput",
             MainFigure::Cpu => CPU,
-        });
+        })
+    });
+    if named.is_some() {
+        return named;
     }
     let by_rate =
         standings.iter().all(|one| one.offered_per_s.is_none()) || standings.iter().any(Standing::falls_behind);

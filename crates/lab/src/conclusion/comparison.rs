@@ -49,8 +49,8 @@ impl ContestedFigure {
         }
     }
 
-    /// Returns the indexes of the variants that have this figure, best first. If more than one can be judged, the others
-    /// are left out.
+    /// Returns the indexes of the variants that have this figure, best first, and behind them those that cannot be judged.
+    /// If more than one can be judged, the others are left out.
     pub(super) fn order(&self, variants: &[VariantRuns]) -> Vec<usize> {
         let level = |index: usize| Some((index, self.level(&variants[index])?));
         let mut order: Vec<(usize, f64)> = (0..variants.len()).filter_map(level).collect();
@@ -58,7 +58,7 @@ impl ContestedFigure {
         if order.iter().filter(|(index, _)| judged(*index)).count() > 1 {
             order.retain(|(index, _)| judged(*index));
         }
-        order.sort_by(|one, other| one.1.total_cmp(&other.1));
+        order.sort_by(|one, other| judged(other.0).cmp(&judged(one.0)).then(one.1.total_cmp(&other.1)));
         order.into_iter().map(|(index, _)| index).collect()
     }
 

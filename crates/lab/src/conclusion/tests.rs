@@ -372,6 +372,7 @@ fn invalid_variants_are_left_out_in_one_line_and_the_others_are_compared() {
 }
 
 /// Returns the figure that the answer of two variants is about. With `busy` both answer a half of the offered requests.
+/// Without CPU time no run has that figure.
 fn answered_by(figure: &str, busy: bool, server: FakeServer) -> String {
     let mut result = experiment(vec![fake("plain", server), fake("other", FakeServer { seed: 2, ..server })], "");
     let named = format!("title = 't'\n{figure}\n[[variant]]\nname = 'a'\n[[stage]]\nname = 's'\nduration = '1s'\n");
@@ -379,6 +380,11 @@ fn answered_by(figure: &str, busy: bool, server: FakeServer) -> String {
     for run in result.stages[0].variants.iter_mut().flat_map(|variant| &mut variant.runs) {
         let measured = &mut run.bench.as_mut().expect("every fake run has one").measured;
         measured.answered_per_s /= if busy { 2.0 } else { 1.0 };
+    }
+    if server.cpu_us == 0.0 {
+        result.stages[0].variants.iter_mut().flat_map(|variant| &mut variant.runs).for_each(|run| {
+            run.server_cpu_us_per_served = None;
+        });
     }
     stage(&result).answer.expect("compared").figure
 }
@@ -392,6 +398,7 @@ fn the_answer_is_about_the_figure_of_the_scenario_or_of_the_load() {
         assert_eq!(answered_by(&format!("figure = '{named}'"), false, usual), figure);
     }
     assert_eq!([false, true].map(|busy| answered_by("", busy, usual)), ["p99.9", "goodput"]);
+    assert_eq!(answered_by("figure = 'cpu'", false, FakeServer { cpu_us: 0.0, ..usual }), "p99.9", "no run has it");
     // Of 2,000 requests, two are above p99.9, too few to judge it.
     assert_eq!(answered_by("", false, FakeServer { requests: 2_000, ..usual }), "p99");
 }

@@ -13,7 +13,7 @@
 //! so an admitted operation always fits. `execution` and `worker_context` call this.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub(super) struct Adaptive {
     read_rejections: Rejections,
     write_rejections: Rejections,
     storage_threads: usize,
+    /// The storage threads that do an operation now.
+    busy_threads: AtomicUsize,
     /// `--queue-target` in milliseconds, which the errors about rejected operations report.
     target_ms: AtomicU64,
 }
@@ -60,6 +62,7 @@ impl Adaptive {
             read_rejections: Rejections::default(),
             write_rejections: Rejections::default(),
             storage_threads,
+            busy_threads: AtomicUsize::new(0),
             target_ms: AtomicU64::new(target_ms(control)),
         })
     }
@@ -103,7 +106,9 @@ impl Adaptive {
                 let began = clock::now();
                 task.begins(began);
                 let is_point_read = matches!(task.operation, Operation::Get { .. });
+                self.busy_threads.fetch_add(1, Ordering::Relaxed);
                 task.run(engine);
+                self.busy_threads.fetch_sub(1, Ordering::Relaxed);
                 let time = self.read_service_time.served(1, began);
                 if is_point_read {
                     self.quick_reads.took(time);
@@ -246,6 +251,11 @@ impl Adaptive {
                 rejected: Vec::new(),
             },
         ]
+    }
+
+    /// The storage threads that do an operation now, and their number.
+    pub(super) fn busy_threads(&self) -> [usize; 2] {
+        [self.busy_threads.load(Ordering::Relaxed), self.storage_threads]
     }
 
     pub(super) fn close(&self) {

@@ -141,6 +141,15 @@ impl Executor {
             "Reads of storage that a worker did itself, because storage was quick.",
             on_worker,
         );
+        if let Runner::Adaptive(adaptive) = &self.runner {
+            let [busy, threads] = adaptive.busy_threads().map(|count| number(count as u64));
+            page.gauge(
+                "klad_storage_threads_busy",
+                "Storage threads that do an operation now: the queue depth of the disk.",
+                busy,
+            );
+            page.gauge("klad_storage_threads", "The number of storage threads, --storage-threads.", threads);
+        }
     }
 
     fn write_slots(&self, page: &mut Page) {

@@ -162,13 +162,16 @@ impl WorkerContext {
         if !self.executor.asks_memory_first {
             return None;
         }
-        let began = phases.asks_memory();
-        let cached = self.executor.engine.read_cached(key);
-        phases.asked_memory(began);
-        if cached.is_some() {
-            self.read_counters.from_memory.add_owned(1);
-            phases.answered_from_memory();
-            return cached;
+        if self.worker_reads.looks_in_memory() {
+            let began = phases.asks_memory();
+            let cached = self.executor.engine.read_cached(key);
+            phases.asked_memory(began);
+            self.worker_reads.looked_in_memory(cached.is_some());
+            if cached.is_some() {
+                self.read_counters.from_memory.add_owned(1);
+                phases.answered_from_memory();
+                return cached;
+            }
         }
         let Runner::Adaptive(adaptive) = &self.executor.runner else { return None };
         if !self.worker_reads.are_on(&adaptive.quick_reads) || has_passed(deadline) {

@@ -6,12 +6,15 @@
 //! ```text
 //!   handed over ──QUICK_READS_MIN reads of storage threads in a row take < QUICK_READ_MAX──▶ on the worker
 //!        ▲                                                                                          │
-//!        └──────────────────── reads on the worker have slept longer than the budget ───────────────┘
+//!        ├──────────────────── reads on the worker have slept longer than the budget ───────────────┤
+//!        ├──────────────────── SLOW_READS_MAX in a row take ≥ QUICK_READ_MAX ───────────────────────┤
+//!        └──────────────────── the value is large ──────────────────────────────────────────────────┘
 //! ```
 //!
 //! The budget limits what a slow disk costs a worker: [`WORKER_READ_SLEEP_MAX`] at once, and one part in
-//! [`WORKER_READ_SLEEP_PARTS`] of the time. One read may exceed it, and becomes a debt. A read that was long because other threads had the core
-//! does not count: the kernel tells how often a thread has slept. `worker_context` and `adaptive` call this.
+//! [`WORKER_READ_SLEEP_PARTS`] of the time. One read may exceed it, and becomes a debt. A read that was long because
+//! other threads had the core is not a sleep: the kernel tells how often a thread has slept. `worker_context` and
+//! `adaptive` call this.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,7 +24,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::execution::phases::{OperationTimes, Phases};
-use crate::limits::{QUICK_READ_MAX, QUICK_READS_MIN, WORKER_READ_SLEEP_MAX, WORKER_READ_SLEEP_PARTS};
+use crate::limits::{
+    CACHED_READ_MAX, LOOK_EVERY, LOOKS_AVERAGED, LOOKS_FOUND_MIN, QUICK_READ_MAX, QUICK_READS_MIN, SLOW_READS_MAX,
+    WORKER_READ_SLEEP_MAX, WORKER_READ_SLEEP_PARTS,
+};
 use klad_base::clock;
 use klad_base::os::scheduler;
 use klad_base::sync::Mutex;
@@ -57,6 +63,12 @@ pub(super) struct WorkerReads {
     updated: Cell<Instant>,
     /// How often the thread had slept at its first read of this loop iteration.
     sleeps: Cell<Option<u64>>,
+    /// The number of reads in a row that took [`QUICK_READ_MAX`] or longer.
+    slow: Cell<u32>,
+    /// The number of reads, modulo 2^32.
+    number: Cell<u32>,
+    /// The share of the last looks in memory that found the answer.
+    looks_found: Cell<f32>,
 }
 
 impl WorkerReads {
@@ -66,7 +78,27 @@ impl WorkerReads {
             left_ns: Cell::new(nanoseconds(WORKER_READ_SLEEP_MAX)),
             updated: Cell::new(clock::now()),
             sleeps: Cell::new(None),
+            slow: Cell::new(0),
+            number: Cell::new(0),
+            looks_found: Cell::new(1.0),
         }
+    }
+
+    /// Whether the worker looks in memory before it reads storage itself or hands the read over. A worker that reads
+    /// storage itself need not: the read looks in memory too.
+    pub(super) fn looks_in_memory(&self) -> bool {
+        if !self.on.get() {
+            return true;
+        }
+        let number = self.number.get().wrapping_add(1);
+        self.number.set(number);
+        self.looks_found.get() >= LOOKS_FOUND_MIN || number.is_multiple_of(LOOK_EVERY)
+    }
+
+    /// The worker has looked in memory.
+    pub(super) fn looked_in_memory(&self, found: bool) {
+        let before = self.looks_found.get();
+        self.looks_found.set(before + (f32::from(u8::from(found)) - before) / LOOKS_AVERAGED);
     }
 
     /// Whether the worker does its next read itself.
@@ -78,7 +110,7 @@ impl WorkerReads {
         self.on.get()
     }
 
-    /// Reads a key on the calling worker. `None`: a storage thread must read it, because the value is large.
+    /// Reads a key on the calling worker. `None`: a storage thread must read it again, because the value is large.
     pub(super) fn read(
         &self,
         quick_reads: &QuickReads,
@@ -95,6 +127,8 @@ impl WorkerReads {
         self.ended(quick_reads, began, now);
         let result = reply.result.lock().take().expect("the calls of this engine block");
         if let Err(Error::NoRoom { .. }) = result {
+            // Other values may be large too, and would be read twice.
+            self.stop(quick_reads);
             return None;
         }
         phases.add(times.ended(|| now));
@@ -115,19 +149,26 @@ impl WorkerReads {
     /// The worker has done a read.
     fn ended(&self, quick_reads: &QuickReads, began: Instant, now: Instant) {
         let time = now.saturating_duration_since(began);
-        if time < QUICK_READ_MAX {
+        if time < CACHED_READ_MAX {
+            self.slow.set(0);
             return;
         }
+        self.slow.set(if time < QUICK_READ_MAX { 0 } else { self.slow.get() + 1 });
         let sleeps = scheduler::thread_sleeps();
-        if self.sleeps.replace(Some(sleeps)) == Some(sleeps) {
-            return;
+        if self.sleeps.replace(Some(sleeps)) != Some(sleeps) {
+            self.refill(now);
+            self.left_ns.set(self.left_ns.get().saturating_sub(nanoseconds(time)));
         }
-        self.refill(now);
-        self.left_ns.set(self.left_ns.get().saturating_sub(nanoseconds(time)));
-        if self.left_ns.get() <= 0 {
-            self.on.set(false);
-            quick_reads.0.store(0, Ordering::Relaxed);
+        if self.left_ns.get() <= 0 || self.slow.get() >= SLOW_READS_MAX {
+            self.stop(quick_reads);
         }
+    }
+
+    /// Hands reads over, until storage threads have been quick again.
+    fn stop(&self, quick_reads: &QuickReads) {
+        self.slow.set(0);
+        self.on.set(false);
+        quick_reads.0.store(0, Ordering::Relaxed);
     }
 
     /// The loop iteration ends. The thread may sleep until the next one.
@@ -181,6 +222,8 @@ mod tests {
     fn sleeps(worker_reads: &WorkerReads, quick_reads: &QuickReads, time: Duration) {
         let began = worker_reads.begins();
         klad_base::sync::Signal::default().wait_timeout(Duration::from_millis(1));
+        // However long that took, nothing is added to the budget.
+        worker_reads.updated.set(clock::now() + Duration::from_hours(1));
         worker_reads.ended(quick_reads, began, began + time);
     }
 
@@ -217,12 +260,53 @@ mod tests {
         assert!(worker_reads.are_on(&quick()));
     }
 
+    /// A read that takes `time` without a sleep.
+    fn computes(worker_reads: &WorkerReads, quick_reads: &QuickReads, time: Duration) {
+        let began = worker_reads.begins();
+        worker_reads.ended(quick_reads, began, began + time);
+    }
+
     #[test]
-    fn a_long_read_without_a_sleep_costs_nothing() {
+    fn reads_of_a_quick_disk_count_too() {
         let (worker_reads, quick_reads) = (WorkerReads::new(), quick());
         assert!(worker_reads.are_on(&quick_reads));
-        let began = worker_reads.begins();
-        worker_reads.ended(&quick_reads, began, began + WORKER_READ_SLEEP_MAX * 2);
-        assert!(worker_reads.are_on(&quick_reads));
+        worker_reads.left_ns.set(nanoseconds(CACHED_READ_MAX));
+        sleeps(&worker_reads, &quick_reads, CACHED_READ_MAX);
+        assert!(!worker_reads.on.get());
+    }
+
+    #[test]
+    fn a_worker_seldom_looks_in_memory_that_seldom_has_the_answer() {
+        let worker_reads = WorkerReads::new();
+        worker_reads.on.set(true);
+        let looks = |found_every: u32| {
+            let mut looks = 0;
+            for number in 0..10_000_u32 {
+                if worker_reads.looks_in_memory() {
+                    looks += 1;
+                    worker_reads.looked_in_memory(number.is_multiple_of(found_every));
+                }
+            }
+            looks
+        };
+        assert!((1_250..2_000).contains(&looks(53)), "memory has one in 53");
+        worker_reads.on.set(false);
+        assert_eq!(looks(53), 10_000, "a hand-over delays an answer that memory has");
+        worker_reads.on.set(true);
+        assert!(looks(3) > 9_000, "it notices when memory has a third of the answers");
+    }
+
+    #[test]
+    fn long_reads_without_a_sleep_end_reads_on_a_worker() {
+        let (worker_reads, quick_reads) = (WorkerReads::new(), quick());
+        for time in [WORKER_READ_SLEEP_MAX * 2, Duration::ZERO] {
+            assert!(worker_reads.are_on(&quick_reads));
+            (1..SLOW_READS_MAX).for_each(|_| computes(&worker_reads, &quick_reads, QUICK_READ_MAX));
+            assert!(worker_reads.are_on(&quick_reads), "few of them may have waited for the core");
+            computes(&worker_reads, &quick_reads, time);
+            assert_eq!(worker_reads.on.get(), time.is_zero(), "a quick one ends the row");
+            worker_reads.on.set(false);
+            quick_reads.0.store(QUICK_READS_MIN, Ordering::Relaxed);
+        }
     }
 }

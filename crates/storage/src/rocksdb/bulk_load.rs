@@ -115,7 +115,8 @@ impl RocksDbEngine {
     /// Makes tables with `count` entries a part of the database, all or none.
     fn add_tables(&self, tables: Vec<PathBuf>, count: u64) -> Result<(), Error> {
         let before = self.table_entries()?;
-        let first_log = self.property(properties::MIN_LOG_NUMBER_TO_KEEP);
+        let first_log = self.db.property_int_value(properties::MIN_LOG_NUMBER_TO_KEEP).map_err(failed)?;
+        let first_log = first_log.ok_or_else(|| Error::Engine { why: "RocksDB does not name its first log".into() })?;
         let files = self.directory().path().join("rocksdb");
         self.changes.forget(first_log).map_err(|cause| Error::Io {
             action: "delete old logs in",

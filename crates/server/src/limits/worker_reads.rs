@@ -1,0 +1,34 @@
+//! The limits of reads of storage on workers. Called by `execution::worker_reads`.
+
+use std::time::Duration;
+
+/// A read of storage that takes less than this is quick: about twice what a hand-over to a storage thread and back
+/// costs.
+pub const QUICK_READ_MAX: Duration = Duration::from_micros(50);
+
+/// After this many quick reads in a row, workers do reads of storage themselves.
+pub const QUICK_READS_MIN: u32 = 64;
+
+/// A read of storage that takes less than this did not wait for a disk. A read from the kernel's page cache takes some
+/// 10 µs.
+pub const CACHED_READ_MAX: Duration = Duration::from_micros(15);
+
+/// A worker that reads storage itself looks in memory before each read only if at least this share of the looks finds
+/// the answer. A look in vain costs a quarter of a read from the page cache.
+pub const LOOKS_FOUND_MIN: f32 = 0.25;
+
+/// If fewer looks find the answer, the worker looks in memory before one read in this many.
+pub const LOOK_EVERY: u32 = 8;
+
+/// The share is an average of about this many looks.
+pub const LOOKS_AVERAGED: f32 = 64.0;
+
+/// After this many reads in a row on a worker that were not quick, the worker hands reads over again: they need more
+/// time of the core than a hand-over, for example because of many tables on level 0.
+pub const SLOW_READS_MAX: u32 = 8;
+
+/// The maximum time that reads of storage on a worker may sleep at once, before it hands reads over again.
+pub const WORKER_READ_SLEEP_MAX: Duration = Duration::from_millis(5);
+
+/// In the long run, reads of storage on a worker may sleep for one part in this many of the time.
+pub const WORKER_READ_SLEEP_PARTS: u32 = 500;
