@@ -21,7 +21,7 @@ pub const LOOKS_FOUND_MIN: f32 = 0.25;
 pub const LOOK_EVERY: u32 = 8;
 
 /// The share is an average of about this many looks.
-pub const LOOKS_AVERAGED: f32 = 64.0;
+pub const LOOKS_AVERAGED: f32 = 32.0;
 
 /// After this many reads in a row on a worker that were not quick, the worker hands reads over again: they need more
 /// time of the core than a hand-over, for example because of many tables on level 0.
