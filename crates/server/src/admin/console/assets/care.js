@@ -1,0 +1,2 @@
+import { html } from "./html.js";
+export function Care() { return html`<p>…</p>`; }

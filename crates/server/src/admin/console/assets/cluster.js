@@ -1,0 +1,2 @@
+import { html } from "./html.js";
+export function Cluster() { return html`<p>…</p>`; }

@@ -1,0 +1,2 @@
+import { html } from "./html.js";
+export function Data() { return html`<p>…</p>`; }
