@@ -15,7 +15,8 @@ const PALETTE = ["blue", "orange", "green", "purple", "red", "yellow", "step1", 
 const COLOURS = {
     ok: "blue", not_found: "grey", client_error: "yellow", refused: "orange", deadline: "purple", error: "red", aborted: "step1",
     receive: "green", queue: "orange", engine: "blue", sync: "red", write: "purple", worker: "grey",
-    "p50": "blue", "p99": "orange", "p99.9": "red", delayed: "orange", stopped: "red", "all threads": "ink",
+    get: "blue", put: "orange", range: "green", delete: "red", update: "purple", batch: "yellow",
+    p50: "blue", p99: "orange", "p99.9": "red", delayed: "orange", stopped: "red", storage: "orange", memory: "blue",
 };
 
 /** The value of a colour of the style sheet, as a canvas needs it. */
@@ -70,8 +71,17 @@ function logSplits(u, axis, from, to) {
     return splits.filter((value) => value >= from * 0.999 && value <= to * 1.001);
 }
 
+/** The range of the y axis, from 0. A limit is in it only once the values are not small beside it. */
+function linearRange(u) {
+    const most = (wanted) => u.series.slice(1).filter((series) => series.isLimit === wanted && series.max != null)
+        .reduce((most, series) => Math.max(most, series.max), 0);
+    const [values, limit] = [most(false), most(true)];
+    const top = limit < 4 * values ? Math.max(values, limit) : values;
+    return [0, top > 0 ? top * 1.08 : 1];
+}
+
 function yScale(isLog) {
-    if (!isLog) return { range: (u, from, to) => [0, to > 0 ? to * 1.08 : 1] };
+    if (!isLog) return { range: linearRange };
     return {
         distr: 3,
         range: (u, from, to) => (from > 0 ? [10 ** Math.floor(Math.log10(from)), 10 ** Math.ceil(Math.log10(to) + 1e-9)] : [1e-5, 1]),
@@ -97,7 +107,7 @@ function options(chart, width, range, onCursor) {
 function lineSeries(line) {
     const isLimit = line.item.of === "limit";
     const stroke = colour(line.colour);
-    return { stroke, width: isLimit ? 1 : 1.5, dash: isLimit ? [6, 4] : undefined, points: { show: false }, spanGaps: false };
+    return { isLimit, stroke, width: isLimit ? 1 : 1.5, dash: isLimit ? [6, 4] : undefined, points: { show: false }, spanGaps: false };
 }
 
 /** Keeps a uPlot in `place` and gives it the data. It is made again only if the lines, the width or the colours change. */
@@ -188,7 +198,7 @@ function lastKnown(columns) {
 
 function Legend({ chart, lines, left, values, at }) {
     const format = UNITS[chart.unit];
-    return html`<ul class="legend">
+    return html`<ul class=${"legend" + (chart.what.some((item) => item.by) ? " long" : "")}>
         ${lines.map((line, index) => html`<li key=${line.label}>
             <i class=${"swatch of-" + line.colour + (line.item.of === "limit" ? " dashed" : "")}></i>
             <span>${line.label}</span> <b>${values[index] == null ? "–" : format(values[index])}</b>

@@ -73,6 +73,12 @@ function sum(sample, name, by, where, group) {
     return total;
 }
 
+/** The smallest of several limits. */
+function least(sample, name, where) {
+    const known = (sample.set.groups(name, null, where).get("") || []).map((position) => sample.values[position]);
+    return known.length === 0 || known.includes(null) ? null : Math.min(...known);
+}
+
 /** The growth of a counter between two samples; null if it is unknown, or if klad was started between them. */
 function growth(from, to, name, by, where, group) {
     const [before, after] = [sum(from, name, by, where, group), sum(to, name, by, where, group)];
@@ -258,7 +264,8 @@ function nameOf(item, set) {
 function valueOf({ item, quantile, group }, samples, index) {
     const to = samples[index];
     const { family, by, where } = item;
-    if (item.of === "value" || item.of === "limit") return sum(to, family, by, where, group);
+    if (item.of === "limit") return least(to, family, where);
+    if (item.of === "value") return sum(to, family, by, where, group);
     const overWindow = item.of !== "rate" || by === "phase";
     const from = samples[Math.max(0, index - (overWindow ? WINDOW : 1))];
     const elapsed = (to.t - from.t) / 1000;
