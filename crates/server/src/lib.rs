@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::admin::console::Console;
 use crate::admin::control::Control;
 use crate::admin::{Admin, AllocatorFigures, Shares, listener as admin_thread};
 use crate::connection::worker;
@@ -197,6 +198,7 @@ impl Server {
         let (handles, mut serving): (Vec<_>, Vec<_>) = (0..options.threads).map(start).unzip();
         let figures = figures_of(&handles, limits.clone());
         let pulse = Pulse::of(&handles);
+        let console = Console::new(worker::ConsoleHandles::of(&handles), !safety.admin_is_weaker());
         let rejecter = PeerRejecter::new(safety.tls.is_some(), options.shares.lingering);
         let (accepts, live) = (figures.accept.clone(), limits.clone());
         serving.push(accept::start(listener, handles, live, accepts, requests.clone(), rejecter, stopped));
@@ -220,6 +222,7 @@ impl Server {
                 slowest,
                 sources: vec![requests, figures.clone(), Arc::new(safety.clone())],
                 connections: Box::new(move || figures.open()),
+                console,
                 started: clock::now(),
                 #[cfg(target_os = "linux")]
                 profiler: admin::Profiler::default(),

@@ -7,8 +7,10 @@ use klad_base::limits::{ADMIN_CONNECTIONS_MAX, DESCRIPTORS_KEPT, REFUSED_LINGERI
 
 use klad_storage::limits::HOUSEKEEPING_INTERVAL;
 
+mod console;
 mod v1;
 
+pub use console::*;
 pub use v1::*;
 
 /// Default of `--head-max`: bytes of the request line and the headers together. klad answers a longer head with 431.
