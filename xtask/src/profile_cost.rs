@@ -138,7 +138,7 @@ impl Measurement<'_> {
             ratios.push(cost? / base.ok().context("a load has panicked")??);
         }
         let [low, median, high] = median_interval(ratios);
-        let (verdict, words) = if judged { judge(low, high) } else { (Verdict::Within, "") };
+        let (verdict, words) = if judged { judge(low, high, RATIO_MAX) } else { (Verdict::Within, "") };
         println!("  {:<14}{median:>7.3} ({low:.3} to {high:.3}) {words}", subject.name());
         Ok(verdict)
     }
@@ -234,7 +234,7 @@ pub(crate) fn cpu_of(pid: Pid) -> Result<Duration> {
 /// `figures` is not empty.
 #[expect(clippy::cast_precision_loss, reason = "rounds are far below 2^52")]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the number of rounds")]
-fn median_interval(mut figures: Vec<f64>) -> [f64; 3] {
+pub(crate) fn median_interval(mut figures: Vec<f64>) -> [f64; 3] {
     figures.sort_unstable_by(f64::total_cmp);
     let (count, last) = (figures.len() as f64, figures.len() - 1);
     let rank = ((count - 1.0 - 1.96 * count.sqrt()) / 2.0).max(0.0).floor() as usize;
@@ -242,10 +242,10 @@ fn median_interval(mut figures: Vec<f64>) -> [f64; 3] {
 }
 
 /// A ratio whose whole interval is below the bound is within; one that noise hides is not.
-fn judge(low: f64, high: f64) -> (Verdict, &'static str) {
-    if high < RATIO_MAX {
+pub(crate) fn judge(low: f64, high: f64, ratio_max: f64) -> (Verdict, &'static str) {
+    if high < ratio_max {
         (Verdict::Within, "within")
-    } else if low < RATIO_MAX {
+    } else if low < ratio_max {
         (Verdict::Exceeded, "NOT SHOWN: more rounds are needed")
     } else {
         (Verdict::Exceeded, "EXCEEDED")
@@ -258,7 +258,7 @@ mod tests {
 
     fn judged(ratios: &[f64]) -> Verdict {
         let [low, _, high] = median_interval(ratios.to_vec());
-        judge(low, high).0
+        judge(low, high, RATIO_MAX).0
     }
 
     #[test]
