@@ -213,7 +213,7 @@ fn the_console_reads_and_writes_as_a_client_of_the_data_listener_does() {
         assert_eq!((conflict.status, code(&conflict)), (412, "precondition-failed".to_owned()));
         let (list, direct) = (console.get("/console/data/v1/kv?prefix=a"), client.get("/v1/kv?prefix=a"));
         assert_eq!((list.status, &list.body), (200, &direct.body));
-        assert_eq!(console.request("DELETE", "/console/data/v1/kv/a%2Fb", &[], None).status, 200);
+        assert_eq!(console.request("DELETE", "/console/data/v1/kv/a%2Fb", &[], None).status, 204);
         assert_eq!(client.get("/v1/kv/a%2Fb").status, 404);
         for path in ["/console/data/v0/status", "/console/data/", "/console/data/metrics", "/console/data//v1/kv"] {
             assert_eq!(console.get(path).status, 404, "{path}");

@@ -31,7 +31,7 @@ const DATA: [(&str, [u16; 7], [u16; 7]); 4] = [
 ];
 
 /// Every path of the admin listener with its methods, and who may use each: everyone, readers, or writers.
-const ADMIN: [(&str, &str, For); 25] = [
+const ADMIN: [(&str, &str, For); 28] = [
     ("/livez", "GET", For::Everybody),
     ("/healthz", "GET", For::Everybody),
     ("/readyz", "GET", For::Everybody),
@@ -48,6 +48,9 @@ const ADMIN: [(&str, &str, For); 25] = [
     ("/debug/pprof/", "GET", For::Readers),
     ("/config", "GET", For::Readers),
     ("/config", "PATCH", For::Writers),
+    ("/drain", "GET", For::Readers),
+    ("/drain", "POST", For::Writers),
+    ("/drain", "DELETE", For::Writers),
     ("/reload", "POST", For::Writers),
     ("/checkpoints", "GET", For::Readers),
     ("/checkpoint?name=a", "POST", For::Writers),

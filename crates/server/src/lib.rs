@@ -217,6 +217,7 @@ impl Server {
                 authorization: Authorization::new(safety.tokens.clone()),
                 executor,
                 stopping: stopping.clone(),
+                draining: std::cell::Cell::new(false),
                 shares: Box::new(move || live.get().memory.clone()),
                 allocator,
                 slowest,

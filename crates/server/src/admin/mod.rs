@@ -3,6 +3,7 @@
 //!
 //! `server` creates [`Admin`]; `listener` calls it.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,6 +53,7 @@ const INDEX: &[(&str, &str)] = &[
     ("/readyz", "200 while klad accepts reads and writes, else 503 and the reason; ?verbose shows each check"),
     ("/console", "a page for a browser: what klad does now, why it is slow, the data, and maintenance"),
     ("/config", "every option with its source; PATCH changes options that can change now"),
+    ("/drain", "POST lets /readyz answer 503 while klad serves as before; DELETE ends this"),
     ("/reload", "POST reads the configuration again, like SIGHUP"),
     ("/metrics", "all metrics, for Prometheus"),
     ("/checkpoint", "POST makes a checkpoint, ?name=; DELETE removes it; /checkpoints lists them"),
@@ -71,6 +73,8 @@ pub struct Admin {
     pub executor: Arc<Executor>,
     /// `true` from the moment when klad is asked to stop.
     pub stopping: Arc<AtomicBool>,
+    /// `true` while an operator wants `/readyz` to answer 503, so that load balancers send no requests.
+    pub draining: Cell<bool>,
     /// Returns the current shares of the memory budget.
     pub shares: Box<dyn Fn() -> Shares + Send>,
     /// The allocator's latest figures.
@@ -174,6 +178,11 @@ impl Admin {
                 control::change(&*self.control, request.body_mut()).await
             }
             ("/config", false) => Err(ApiError::MethodNotAllowed("GET, HEAD, PATCH")),
+            ("/drain", true) => Ok(self.drain_answer()),
+            ("/drain", false) if matches!(*request.method(), Method::POST | Method::DELETE) => {
+                Ok(self.drain(request.method() == Method::POST))
+            }
+            ("/drain", false) => Err(ApiError::MethodNotAllowed("GET, HEAD, POST, DELETE")),
             ("/reload", false) if request.method() == Method::POST => Ok(control::json(&self.control.reload()?)),
             ("/reload", _) => Err(ApiError::MethodNotAllowed("POST")),
             (path, _) if maintenance::is_path(path) => maintenance::answer(&self.maintenance, request).await,

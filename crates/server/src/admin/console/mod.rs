@@ -146,6 +146,7 @@ impl Admin {
             "execution": self.executor.strategy_name(),
             "version": env!("CARGO_PKG_VERSION"),
             "started_ms": self.console.started_ms,
+            "drain": true,
             // Without tokens, /console/data needs such a URL.
             "data": self.console.has_data && (tokens || origin::is_trusted_host(request.headers())),
         }))
