@@ -62,7 +62,7 @@ impl Screen<'_> {
         let half = heights.iter().sum::<u16>().div_ceil(u16::try_from(columns).expect("one or two"));
         let (mut column, mut y) = (0, 0);
         for (table, height) in self.tables.iter().zip(heights) {
-            if y > 0 && y + height > half.max(area.height.min(half)) && column + 1 < columns {
+            if y > 0 && y + height > half && column + 1 < columns {
                 (column, y) = (column + 1, 0);
             }
             let place = Rect { y: area.y.saturating_add(y), height, ..areas[column] };
@@ -77,8 +77,9 @@ impl Screen<'_> {
         }
         let [title, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
         frame.render_widget(Line::styled(table.title, Style::new().bold().underlined()), title);
-        let columns = table.rows.iter().map(|(_, row)| row.len()).max().unwrap_or(1);
-        let widths = std::iter::once(Constraint::Fill(2)).chain(vec![Constraint::Fill(1); columns.saturating_sub(1)]);
+        let width = |width: usize| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX));
+        let others = table.widths().into_iter().skip(1).map(width);
+        let widths: Vec<Constraint> = std::iter::once(Constraint::Fill(1)).chain(others).collect();
         let cells = |row: &[String]| {
             let cell = |(position, cell): (usize, &String)| {
                 let text = Text::raw(cell.clone());
@@ -91,7 +92,7 @@ impl Screen<'_> {
             Row::new(cells(row)).style(style)
         });
         let rows: Vec<Row<'_>> = if table.rows.is_empty() { vec![Row::new(["none"])] } else { rows.collect() };
-        let mut grid = Grid::new(rows, widths);
+        let mut grid = Grid::new(rows, widths).column_spacing(2);
         if !table.head.is_empty() && !table.rows.is_empty() {
             let head: Vec<String> = table.head.iter().map(|word| (*word).to_owned()).collect();
             grid = grid.header(Row::new(cells(&head)).style(Style::new().dim()));

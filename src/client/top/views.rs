@@ -164,7 +164,7 @@ fn memory(figures: &Figures) -> Table {
     let value = |name: &str| bytes(figures.value(name, any));
     let rows = [
         ("resident", value("process_resident_memory_bytes")),
-        ("budget (--memory)", value("klad_memory_budget_bytes")),
+        ("budget (--memory)", bytes(figures.value("klad_memory_budget_bytes", is("part", "total")))),
         ("block cache", value("klad_rocksdb_block_cache_used_bytes")),
         ("memtables", value("klad_rocksdb_memtable_allocated_bytes")),
         ("value cache", value("klad_value_cache_used_bytes")),
@@ -233,17 +233,33 @@ fn time(seconds: Option<f64>) -> String {
     }
 }
 
+impl Table {
+    /// The head, and then the rows. An empty head is left out.
+    fn lines(&self) -> impl Iterator<Item = Vec<&str>> {
+        let rows = self.rows.iter().map(|(_, row)| row.iter().map(String::as_str).collect());
+        std::iter::once(self.head.to_vec()).chain(rows).filter(|line| !line.is_empty())
+    }
+
+    /// The width of each column, characters.
+    pub(super) fn widths(&self) -> Vec<usize> {
+        let mut widths = Vec::new();
+        for line in self.lines() {
+            widths.resize(line.len().max(widths.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(line) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        widths
+    }
+}
+
 /// Returns the tables as text.
 pub(super) fn text(tables: &[Table]) -> String {
     let mut lines = String::new();
     for table in tables {
-        let head = table.head.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let all: Vec<&Vec<String>> = std::iter::once(&head).chain(table.rows.iter().map(|(_, row)| row)).collect();
-        let columns = all.iter().map(|row| row.len()).max().unwrap_or_default();
-        let width = |column: usize| all.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or_default()).collect();
+        let widths = table.widths();
         let _ = writeln!(lines, "{}", table.title);
-        for row in all.iter().filter(|row| !row.is_empty()) {
+        for row in table.lines() {
             let mut line = String::new();
             for (position, (cell, width)) in row.iter().zip(&widths).enumerate() {
                 let _ = if position == 0 { write!(line, "  {cell:<width$}") } else { write!(line, "  {cell:>width$}") };
