@@ -23,7 +23,8 @@ fn every_listed_path_answers() {
         let paths = listed(&server);
         assert!(paths.len() >= 4, "{paths:?}");
         // Other tests call the paths that do something.
-        let shows = |path: &&str| !["/console", "/drain", "/config", "/reload", "/checkpoint", "/compact"].contains(path);
+        let shows =
+            |path: &&str| !["/console", "/drain", "/config", "/reload", "/checkpoint", "/compact"].contains(path);
         let others = ["/", "/healthz", "/readyz?verbose"];
         for path in paths.iter().map(String::as_str).filter(shows).chain(others) {
             let mut client = Client::connect(server.admin);

@@ -196,7 +196,7 @@ impl Server {
         };
         let start = |number| worker::start(number, shared.clone());
         let (handles, mut serving): (Vec<_>, Vec<_>) = (0..options.threads).map(start).unzip();
-        let figures = figures_of(&handles, limits.clone());
+        let figures = Arc::new(figures_of(&handles, limits.clone()));
         let pulse = Pulse::of(&handles);
         let console = Console::new(worker::ConsoleHandles::of(&handles), !safety.admin_is_weaker());
         let rejecter = PeerRejecter::new(safety.tls.is_some(), options.shares.lingering);
@@ -209,7 +209,6 @@ impl Server {
         let stop_figures = Arc::<Signal>::default();
         let figures_thread = start_allocator_figures(allocator.clone(), stop_figures.clone());
         let admin = {
-            let figures = Arc::new(figures);
             let live = limits.clone();
             Admin {
                 maintenance,
