@@ -82,7 +82,9 @@ function App({ charts }) {
     const heading = useRef(null);
 
     const enter = async () => {
-        setSession(await readJson("/console/session"));
+        const session = await readJson("/console/session");
+        const threads = (await readJson("/config")).options.find((option) => option.name === "threads");
+        setSession({ ...session, threads: Number(threads.value ?? threads.effective) });
         setError(null);
         setOut(false);
     };

@@ -92,7 +92,7 @@ export function unescape(text) {
     const PART = /\\(?:x([0-9a-fA-F]{2})|u\{([0-9a-fA-F]{1,6})\}|([nrt\\]))|\\|[^\\]+/g;
     for (const [part, byte, code, short] of text.matchAll(PART)) {
         if (byte !== undefined) parts.push(Uint8Array.of(parseInt(byte, 16)));
-        else if (code !== undefined && parseInt(code, 16) <= 0x10ffff) parts.push(fromText(String.fromCodePoint(parseInt(code, 16))));
+        else if (code !== undefined && isCharacter(parseInt(code, 16))) parts.push(fromText(String.fromCodePoint(parseInt(code, 16))));
         else if (short !== undefined) parts.push(fromText({ n: "\n", r: "\r", t: "\t", "\\": "\\" }[short]));
         else if (part.startsWith("\\")) throw new Error("A backslash begins \\xNN, \\u{NNNN}, \\n, \\r or \\t; write \\\\ for a backslash itself.");
         else parts.push(fromText(part));
@@ -104,6 +104,11 @@ export function unescape(text) {
         at += part.length;
     }
     return all;
+}
+
+/** Whether UTF-8 can express a number: it has no halves of UTF-16 pairs. */
+function isCharacter(code) {
+    return code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
 }
 
 /** Whether a text field gives back the same bytes: it changes line ends, and hides characters that cannot be seen. */

@@ -10,6 +10,9 @@ const LINES_MAX = 8;
 /** Width of a column of a heat map, CSS pixels. */
 const CELL = 5;
 
+/** Steps of an axis of bytes. */
+const POWERS_OF_TWO = Array.from({ length: 50 }, (_, power) => 2 ** power);
+
 const PALETTE = ["blue", "orange", "green", "purple", "red", "yellow", "step1", "grey"];
 /** Colours of names that occur in several charts, or that have a meaning. */
 const COLOURS = {
@@ -52,7 +55,7 @@ function axes(unit, width) {
     const format = UNITS[unit];
     return [
         { ...common, size: 24, gap: 4, space: 70, values: (u, splits) => splits.map((at) => time(at, u)) },
-        { ...common, size: width < 400 ? 60 : 68, gap: 6, space: 32, values: (u, splits) => splits.map((value) => (value == null ? "" : format(value))) },
+        { ...common, size: width < 400 ? 60 : 68, gap: 6, space: 32, incrs: unit.startsWith("bytes") ? POWERS_OF_TWO : undefined, values: (u, splits) => splits.map((value) => (value == null ? "" : format(value))) },
     ];
 }
 

@@ -1,7 +1,7 @@
 // The view Now: sentences that say what is late, a few figures, and the charts.
 import { html, useRef, useState } from "./html.js";
 import { Chart } from "./chart.js";
-import { bytes, count, plain, seconds, share } from "./format.js";
+import { bytes, count, seconds, share } from "./format.js";
 import { verdict } from "./verdict.js";
 
 const MINUTES = [2, 5, 15];
@@ -9,7 +9,7 @@ const OPS = ["get", "put", "delete", "update", "batch", "range", "remove_range",
 const DURATION = "klad_http_request_duration_seconds";
 
 /** `store`: `{ samples, help }` of the stream; `charts`: those of charts.json. */
-export function Now({ store, charts, theme, view }) {
+export function Now({ store, charts, theme, view, session }) {
     const [minutes, setMinutes] = useState(5);
     const [op, setOp] = useState("");
     const [isPaused, setPaused] = useState(false);
@@ -18,7 +18,7 @@ export function Now({ store, charts, theme, view }) {
     if (!isPaused) held.current = null;
     else if (!held.current) held.current = store.samples.slice();
     const samples = held.current || store.samples;
-    const found = verdict(samples);
+    const found = verdict(samples, session.threads);
     const shown = { samples, help: store.help, minutes, op: op || null, theme };
     const own = charts.filter((chart) => chart.view === view);
     return html`
@@ -92,7 +92,7 @@ function Tiles({ now }) {
         ["p99", latency(0.99), "1 of 100 takes longer"],
         ["p99.9", latency(0.999), "1 of 1,000 takes longer"],
         ["Rejected", number(refused, count) + "/s", "503 and 507"],
-        ["CPU", number(now.rate("process_cpu_seconds_total"), plain) + " cores", "of all threads"],
+        ["CPU", number(now.rate("process_cpu_seconds_total"), (value) => value.toFixed(2)) + " cores", "of all threads"],
         ["Memory", number(resident, bytes), budget ? share(resident / budget) + " of --memory" : ""],
         ["Connections", number(now.value("klad_connections_open"), count), "limit " + number(now.value("klad_connections_limit"), count)],
     ];

@@ -2,7 +2,7 @@
 // finding, or null if all is well. A finding: `{ level, text, see }` with the level "bad" or "warning", and the id of a
 // chart, or a route.
 import { Between } from "./figures.js";
-import { bytes, count, seconds, share } from "./format.js";
+import { bytes, count, plain, seconds, share } from "./format.js";
 
 const WINDOW_MS = 10000;
 /** A sync that takes longer than this at p99 is worth a sentence: it is ten times that of a quick disk, seconds. */
@@ -115,11 +115,10 @@ const RULES = [
         if (!(read > SYNC_SLOW_S) || partOf(now, "get", "engine") < 0.5) return null;
         return warning("reads", "Reads wait for storage: a get takes " + seconds(read) + " (p99). Values that are not in memory are read from the disk.");
     },
-    function busyWorkers(now) {
-        const busy = now.rates("klad_worker_cpu_seconds_total", "worker").map(([, rate]) => rate);
-        const all = Object.keys(now.values("klad_worker_cpu_seconds_total", "worker")).length;
-        if (all === 0 || busy.length < all || Math.min(...busy) < 0.95) return null;
-        return warning("cpu", "Every worker uses its whole core: klad serves as much as " + all + " workers can.");
+    function busyWorkers(now, threads) {
+        const busy = now.rate("klad_thread_cpu_seconds_total", { group: "worker" });
+        if (!(threads > 0) || !(busy > 0.95 * threads)) return null;
+        return warning("cpu", "The workers use " + plain(busy) + " of their " + threads + " cores: klad serves as much as --threads allows.");
     },
     function slowClients(now) {
         const late = now.quantile(DURATION, 0.99, { op: { not: "changes" } });
@@ -153,11 +152,11 @@ const RULES = [
     },
 ];
 
-/** Returns `{ findings, summary, tiles }`, or null before there are two samples. */
-export function verdict(samples) {
+/** Returns `{ findings, summary, now }`, or null before there are two samples. `threads`: the number of workers. */
+export function verdict(samples, threads) {
     const now = Between.of(samples, WINDOW_MS);
     if (!now) return null;
-    const findings = RULES.map((rule) => rule(now)).filter((found) => found !== null);
+    const findings = RULES.map((rule) => rule(now, threads)).filter((found) => found !== null);
     findings.sort((a, b) => (a.level === b.level ? 0 : a.level === "bad" ? -1 : 1));
     return { findings, summary: summaryOf(now), now };
 }

@@ -35,7 +35,7 @@ function Slowest() {
     const [problem, setProblem] = useState("");
     const load = async () => {
         try {
-            setFound(await readJson("/debug/slow?limit=30" + (op ? "&op=" + op : "")));
+            setFound(await readJson("/debug/slow?limit=16" + (op ? "&op=" + op : "")));
             setProblem("");
         } catch (error) {
             setProblem(words(error));
@@ -161,7 +161,7 @@ function Threads() {
             setProblem(words(error));
         }
     };
-    const blocks = useMemo(() => (text === null ? [] : text.split(/\n\n+/).filter((block) => block.trim() !== "")), [text]);
+    const blocks = useMemo(() => (text === null ? [] : text.split(/\n\n+/).slice(1).map((block) => block.trim()).filter(Boolean)), [text]);
     const found = blocks.filter((block) => block.toLowerCase().includes(wanted.toLowerCase()));
     return html`<section aria-labelledby="threads">
         <h2 id="threads">Threads</h2>
