@@ -43,7 +43,7 @@ enum Target<'s> {
 /// One family of the page: samples that differ in their labels.
 #[derive(Debug)]
 pub struct Family<'p, 's> {
-    /// `None`: nobody wants its lines.
+    /// `None`: the samples do not need its lines.
     target: Option<&'p mut Target<'s>>,
     name: &'p str,
 }

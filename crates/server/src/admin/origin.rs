@@ -8,9 +8,9 @@
 //! ```
 //!
 //! On a loopback address any page in a browser on this machine can reach klad. Browsers add `Origin` to changes, and a
-//! page cannot forge it. But whoever controls a name can let it lead to this address (DNS rebinding); then the page is
-//! of the same origin. With tokens it still has none. Without tokens klad trusts only names that nobody can redirect: IP
-//! addresses and `localhost`. `admin` calls this for each request.
+//! page cannot forge it. But the owner of a domain can let its name lead to this address (DNS rebinding). Then the page
+//! of that domain has the same origin as klad. If klad has tokens, the page has none of them. Without tokens klad trusts
+//! only hosts that cannot be redirected: IP addresses and `localhost`. `admin` calls this for each request.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

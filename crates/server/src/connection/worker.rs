@@ -60,6 +60,14 @@ pub(crate) struct WorkerHandle {
     sweeps: Arc<AtomicU64>,
 }
 
+fn hand(sender: &mpsc::Sender<Accepted>, figures: &WorkerFigures, accepted: Accepted) {
+    figures.connections.fetch_add(1, Ordering::Relaxed);
+    // The channel has a place for each possible connection. It is closed only while klad stops.
+    if sender.try_send(accepted).is_err() {
+        figures.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Hands connections of the console to workers. Unlike a [`WorkerHandle`] it keeps no channel open: workers that stop
 /// wait until the acceptor, and only it, has closed theirs.
 pub(crate) struct ConsoleHandles(Vec<(mpsc::WeakSender<Accepted>, Arc<WorkerFigures>)>);
@@ -77,8 +85,7 @@ impl ConsoleHandles {
         // A worker only reads, writes and polls the socket, which does not depend on its family. So the type of TCP
         // streams serves, and `Stream` needs no third kind.
         let stream = TcpStream::from(OwnedFd::from(stream));
-        let handle = WorkerHandle { sender, figures: figures.clone(), sweeps: Arc::default() };
-        handle.hand(Accepted { stream, peer: Peer::Console });
+        hand(&sender, figures, Accepted { stream, peer: Peer::Console });
         true
     }
 }
@@ -129,11 +136,7 @@ impl WorkerHandle {
     }
 
     pub(crate) fn hand(&self, accepted: Accepted) {
-        self.figures.connections.fetch_add(1, Ordering::Relaxed);
-        // The channel has a place for each possible connection. It is closed only while klad stops.
-        if self.sender.try_send(accepted).is_err() {
-            self.figures.connections.fetch_sub(1, Ordering::Relaxed);
-        }
+        hand(&self.sender, &self.figures, accepted);
     }
 }
 
@@ -303,7 +306,10 @@ impl Worker {
             let why = connection.serve(&worker, stream, &peer).await;
             worker.connections.borrow_mut().remove(key);
             worker.figures.connections.fetch_sub(1, Ordering::Relaxed);
-            worker.figures.count_closed(why);
+            // The counters are about clients.
+            if let Peer::Client { .. } = peer {
+                worker.figures.count_closed(why);
+            }
             drop(peer);
         });
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 /// How often klad samples what the console draws.
 pub const CONSOLE_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many samples klad keeps, 15 minutes: what happened before somebody opened the page. The oldest is dropped.
+/// The number of samples that klad keeps: 15 minutes, so that a page shows what happened before it was opened. klad drops
+/// the oldest sample.
 pub const CONSOLE_SAMPLES: usize = 900;
 
 /// The maximum of series that klad samples; further ones are left out. The console's charts use up to 555 of them with

@@ -7,8 +7,8 @@
 //!   /console/data/v1/...        the same as /v1/... on the data listener
 //! ```
 //!
-//! Nothing here waits for storage or for a worker. A sample is taken each second even if nobody looks, so that the page
-//! can show what was before. `admin` calls this; `listener` starts the sampling.
+//! Nothing here waits for storage or for a worker. klad takes a sample each second, also while no console is open, so that
+//! a page can show what happened before it was opened. `admin` calls this; `listener` starts the sampling.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -146,7 +146,6 @@ impl Admin {
             "execution": self.executor.strategy_name(),
             "version": env!("CARGO_PKG_VERSION"),
             "started_ms": self.console.started_ms,
-            "drain": true,
             // Without tokens, /console/data needs such a URL.
             "data": self.console.has_data && (tokens || origin::is_trusted_host(request.headers())),
         }))
