@@ -56,6 +56,8 @@ mod configuration;
 mod connections;
 mod console;
 mod console_charts;
+#[cfg(all(feature = "rocksdb", target_os = "linux"))]
+mod console_page;
 mod contract;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod disk;
