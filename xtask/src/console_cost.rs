@@ -9,7 +9,7 @@
 //! CPU time is that of all of klad's threads, so it has what the admin thread does for the consoles. A control compares
 //! a klad with itself.
 
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -81,17 +81,16 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
 fn cost(setup: &Setup, server: &RunningServer, workload: &str, consoles: u32, args: &Args) -> Result<f64> {
     let admin = server.admin.as_ref().context("klad has an admin address")?;
     let url = format!("http://{}/console/events", admin.url.authority);
-    let stop = AtomicBool::new(false);
+    let stop = &AtomicBool::new(false);
+    let read = move |mut lines: Lines| -> Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            lines.next().context("the stream has ended")??;
+        }
+        Ok(())
+    };
     thread::scope(|scope| {
-        let read = || -> Result<()> {
-            let mut samples = ureq::get(&url).call().context("no stream")?.into_body().into_reader();
-            let mut buffer = vec![0; 64 << 10];
-            while !stop.load(Ordering::Relaxed) {
-                ensure!(samples.read(&mut buffer).context("the stream breaks off")? > 0, "the stream has ended");
-            }
-            Ok(())
-        };
-        let readers: Vec<_> = (0..consoles).map(|_| scope.spawn(read)).collect();
+        let streams = (0..consoles).map(|_| open(&url)).collect::<Result<Vec<_>>>()?;
+        let readers: Vec<_> = streams.into_iter().map(|lines| scope.spawn(move || read(lines))).collect();
         let measured = (|| {
             let before = cpu_of(server.pid())?;
             let requests = load(setup, server, workload, args)?;
@@ -103,6 +102,16 @@ fn cost(setup: &Setup, server: &RunningServer, workload: &str, consoles: u32, ar
         }
         measured
     })
+}
+
+/// The lines of a stream of samples.
+type Lines = std::io::Lines<BufReader<ureq::BodyReader<'static>>>;
+
+/// Opens a console, and reads what it gets at first: the samples of the last minutes.
+fn open(url: &str) -> Result<Lines> {
+    let mut lines = BufReader::new(ureq::get(url).call().context("no stream")?.into_body().into_reader()).lines();
+    while lines.next().context("the stream has ended")?? != "event: sample" {}
+    Ok(lines)
 }
 
 /// Loads a server. Returns the number of requests that were served.

@@ -75,13 +75,29 @@ impl Ring {
         let (unix_ms, known) = self.rows[position];
         let _ = write!(json, "[{unix_ms}");
         for value in &self.values[slot(number)][..known] {
-            // JSON has no infinity.
-            let _ = if value.is_finite() { write!(json, ",{value}") } else { write!(json, ",null") };
+            json.push(',');
+            write_value(json, *value);
         }
         for _ in known..self.latest.series().len() {
             json.push_str(",null");
         }
         json.push(']');
+    }
+}
+
+/// Appends a value. Almost all values are whole numbers, and `itoa` takes a tenth of the time of a float: a page that
+/// opens gets half a million of them.
+fn write_value(json: &mut String, value: f64) {
+    #[expect(clippy::cast_possible_truncation, reason = "the comparison finds out")]
+    let whole = value as i64;
+    #[expect(clippy::cast_precision_loss, clippy::float_cmp, reason = "only an exact one is written so")]
+    if whole as f64 == value {
+        json.push_str(itoa::Buffer::new().format(whole));
+    } else if value.is_finite() {
+        let _ = write!(json, "{value}");
+    } else {
+        // JSON has no infinity.
+        json.push_str("null");
     }
 }
 
@@ -105,6 +121,20 @@ mod tests {
                 family.sample(&[("a", label)], 0.5);
             }
         });
+    }
+
+    #[test]
+    fn values_are_written_exactly() {
+        let text = |value| {
+            let mut json = String::new();
+            write_value(&mut json, value);
+            json
+        };
+        let values = [0.0, -3.0, 0.00001, 9_007_199_254_740_992.0, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+        for value in values {
+            assert_eq!(text(value).parse::<f64>().ok(), Some(value).filter(|value| value.is_finite()), "{value}");
+        }
+        assert_eq!((text(7.0), text(f64::NAN)), ("7".to_owned(), "null".to_owned()));
     }
 
     #[test]
