@@ -30,7 +30,13 @@ export function whenUnauthorized(listener) {
 export async function send(path, options = {}) {
     const headers = new Headers(options.headers);
     if (token !== null) headers.set("Authorization", "Bearer " + token);
-    const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit", redirect: "error" });
+    const answer = await fetch(path, {
+        ...options,
+        headers,
+        cache: "no-store",
+        credentials: "omit",
+        redirect: "error",
+    });
     if (answer.ok) return answer;
     if (answer.status === 401) onUnauthorized();
     const problem = await answer.json().catch(() => ({}));
@@ -47,6 +53,7 @@ export async function readText(path, options) {
 
 /** Says an error in words for the user. */
 export function words(error) {
-    if (error instanceof ApiError) return error.message + (error.code ? " (" + error.status + " " + error.code + ")" : "");
+    if (error instanceof ApiError)
+        return error.message + (error.code ? " (" + error.status + " " + error.code + ")" : "");
     return error instanceof TypeError ? "klad does not answer." : String(error.message || error);
 }

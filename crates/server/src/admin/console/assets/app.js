@@ -12,12 +12,10 @@ import { Cluster } from "./cluster.js";
 const VIEWS = [
     { id: "now", title: "Now", isFor: () => true },
     { id: "why", title: "Why", isFor: () => true },
-    { id: "data", title: "Data", isFor: (session) => session.data !== false },
+    { id: "data", title: "Data", isFor: () => true },
     { id: "care", title: "Care", isFor: () => true },
     { id: "cluster", title: "Cluster", isFor: (session) => session.engine === "cassandra" },
 ];
-/** klad counts as gone if nothing has come for this time, ms: three samples. */
-const GONE_MS = 3000;
 
 /** Returns the view and the rest of the address: `#/data/users` gives `["data", "users"]`. */
 function route() {
@@ -90,10 +88,11 @@ function App({ charts }) {
     };
     useEffect(() => {
         whenUnauthorized(() => setOut(true));
-        const tryToEnter = () => enter().catch((error) => {
-            setError(error);
-            if (error.status === undefined) setTimeout(tryToEnter, 2000);
-        });
+        const tryToEnter = () =>
+            enter().catch((error) => {
+                setError(error);
+                if (error.status === undefined) setTimeout(tryToEnter, 2000);
+            });
         tryToEnter();
     }, []);
     useEffect(() => {
@@ -108,39 +107,45 @@ function App({ charts }) {
     const known = VIEWS.filter((one) => one.isFor(session));
     const Shown = { now: Now, why: Why, data: Data, care: Care, cluster: Cluster }[view];
     return html`
-        <a class="skip" href=${"#main"} onClick=${(event) => { event.preventDefault(); heading.current.focus(); }}>Skip to the content</a>
+        <a class="skip" href=${"#main"} onClick=${(event) => {
+            event.preventDefault();
+            heading.current.focus();
+        }}>Skip to the content</a>
         <header class="top">
-            <p class="brand"><b>klad</b> <span>${session.version} · ${session.engine}, ${session.execution} · ${location.host}</span></p>
-            <nav aria-label="Views">${known.map(({ id, title }) => html`
-                <a href=${"#/" + id} aria-current=${id === view ? "page" : null}>${title}</a>`)}</nav>
+            <p class="brand"><b>klad</b> <span>
+                ${session.version} · ${session.engine}, ${session.execution} · ${location.host}</span></p>
+            <nav aria-label="Views">${known.map(
+                ({ id, title }) => html`
+                <a href=${"#/" + id} aria-current=${id === view ? "page" : null}>${title}</a>`,
+            )}</nav>
             <div class="states">
                 <${Live} stream=${stream} />
                 ${session.access === "read-only" && html`<span class="quiet">read only</span>`}
                 <button type="button" class="button" onClick=${() => chooseTheme(theme === "dark" ? "light" : "dark")}
-                    aria-label=${"Use " + (theme === "dark" ? "light" : "dark") + " colours"}>${theme === "dark" ? "Light" : "Dark"}</button>
+                    aria-label=${"Use " + (theme === "dark" ? "light" : "dark") + " colours"}>
+                        ${theme === "dark" ? "Light" : "Dark"}</button>
             </div>
         </header>
         <${Gone} stream=${stream} />
         <main id="main">
             <h1 tabindex="-1" ref=${heading}>${known.find((one) => one.id === view)?.title || "Now"}</h1>
-            <${Shown} key=${view} view=${view} rest=${rest} store=${stream} charts=${charts} theme=${theme} session=${session} />
+            <${Shown} key=${view} view=${view} rest=${rest} store=${stream} charts=${charts} theme=${theme}
+                session=${session} />
         </main>`;
 }
 
-function isGone(stream) {
-    return !stream.isLive && stream.run !== null && stream.answeredAt !== null && Date.now() - stream.answeredAt > GONE_MS;
-}
-
 function Live({ stream }) {
-    const words = stream.isLive ? "live" : isGone(stream) ? "no answer" : "connecting";
+    const words = stream.isLive ? "live" : stream.isGone ? "no answer" : "connecting";
     return html`<span class="live" data-live=${String(stream.isLive)}>${words}</span>`;
 }
 
 /** Says that klad does not answer. The element exists always, so that screen readers notice the text. */
 function Gone({ stream }) {
-    const gone = isGone(stream);
+    const gone = stream.isGone;
     return html`<div class="gone" role="alert" hidden=${!gone}>
-        ${gone && html`<p><strong>klad has not answered since ${clock(stream.answeredAt)}.</strong> The page tries again by itself, and shows the last figures until then.</p>`}
+        ${gone && html`<p>
+        <strong>klad has not answered since ${clock(stream.answeredAt)}.</strong> The page tries again by itself, and shows the
+        last figures until then.</p>`}
     </div>`;
 }
 
@@ -164,7 +169,8 @@ function Login({ onEnter }) {
             <button type="submit" class="button primary">Log in</button>
             <p class="problem" role="alert">${message}</p>
         </form>
-        <p class="quiet">A token from klad's --token-file. It stays in the memory of this page until you close or reload it.</p>
+        <p class="quiet">A token from klad's --token-file. It stays in the memory of this page until you close or
+            reload it.</p>
     </main>`;
 }
 

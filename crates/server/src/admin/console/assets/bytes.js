@@ -33,7 +33,16 @@ export function toBase64Url(bytes) {
 /** The length of the UTF-8 character at `at`, or 0 if there is none. */
 function lengthAt(bytes, at) {
     const first = bytes[at];
-    const length = first < 0x80 ? 1 : first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xf0 && first < 0xf5 ? 4 : 0;
+    const length =
+        first < 0x80
+            ? 1
+            : first >= 0xc2 && first < 0xe0
+              ? 2
+              : first >= 0xe0 && first < 0xf0
+                ? 3
+                : first >= 0xf0 && first < 0xf5
+                  ? 4
+                  : 0;
     return length > 1 && toText(bytes.subarray(at, at + length)) === null ? 0 : length;
 }
 
@@ -79,7 +88,9 @@ export function pieces(bytes, keepsLines = false) {
 
 /** The bytes as one text from which `unescape` makes the same bytes. A backslash is doubled. */
 export function escape(bytes, keepsLines = false) {
-    return pieces(bytes, keepsLines).map(({ text, isEscape }) => (isEscape ? text : text.replaceAll("\\", "\\\\"))).join("");
+    return pieces(bytes, keepsLines)
+        .map(({ text, isEscape }) => (isEscape ? text : text.replaceAll("\\", "\\\\")))
+        .join("");
 }
 
 /**
@@ -92,9 +103,11 @@ export function unescape(text) {
     const PART = /\\(?:x([0-9a-fA-F]{2})|u\{([0-9a-fA-F]{1,6})\}|([nrt\\]))|\\|[^\\]+/g;
     for (const [part, byte, code, short] of text.matchAll(PART)) {
         if (byte !== undefined) parts.push(Uint8Array.of(parseInt(byte, 16)));
-        else if (code !== undefined && isCharacter(parseInt(code, 16))) parts.push(fromText(String.fromCodePoint(parseInt(code, 16))));
+        else if (code !== undefined && isCharacter(parseInt(code, 16)))
+            parts.push(fromText(String.fromCodePoint(parseInt(code, 16))));
         else if (short !== undefined) parts.push(fromText({ n: "\n", r: "\r", t: "\t", "\\": "\\" }[short]));
-        else if (part.startsWith("\\")) throw new Error("A backslash begins \\xNN, \\u{NNNN}, \\n, \\r or \\t; write \\\\ for a backslash itself.");
+        else if (part.startsWith("\\"))
+            throw new Error("A backslash begins \\xNN, \\u{NNNN}, \\n, \\r or \\t; write \\\\ for a backslash itself.");
         else parts.push(fromText(part));
     }
     const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
@@ -121,7 +134,10 @@ export function hexDump(bytes, width = 16) {
     const lines = [];
     for (let at = 0; at < bytes.length; at += width) {
         const row = Array.from(bytes.subarray(at, at + width));
-        const digits = row.map((byte) => byte.toString(16).padStart(2, "0")).join(" ").padEnd(3 * width - 1);
+        const digits = row
+            .map((byte) => byte.toString(16).padStart(2, "0"))
+            .join(" ")
+            .padEnd(3 * width - 1);
         const letters = row.map((byte) => (byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : ".")).join("");
         lines.push(at.toString(16).padStart(6, "0") + "  " + digits + "  " + letters);
     }

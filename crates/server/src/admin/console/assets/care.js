@@ -23,7 +23,14 @@ export function Care({ session }) {
 function usePolled(load) {
     const [found, setFound] = useState(null);
     const [problem, setProblem] = useState("");
-    const again = () => load().then((read) => { setFound(read); setProblem(""); }, (error) => setProblem(words(error)));
+    const again = () =>
+        load().then(
+            (read) => {
+                setFound(read);
+                setProblem("");
+            },
+            (error) => setProblem(words(error)),
+        );
     useEffect(() => {
         again();
         const timer = setInterval(again, EVERY_MS);
@@ -50,8 +57,15 @@ function useAction(again) {
 async function readChecks() {
     // 503 is an answer here too: some check fails.
     const answer = await fetch("/readyz?verbose", { cache: "no-store" });
-    const lines = (await answer.text()).split("\n").map((line) => /^\[([+-])\](\S+) (.*)$/.exec(line)).filter(Boolean);
-    return lines.map(([, sign, name, state]) => ({ name, passes: sign === "+", state: state.replace(/^failed: /, "") }));
+    const lines = (await answer.text())
+        .split("\n")
+        .map((line) => /^\[([+-])\](\S+) (.*)$/.exec(line))
+        .filter(Boolean);
+    return lines.map(([, sign, name, state]) => ({
+        name,
+        passes: sign === "+",
+        state: state.replace(/^failed: /, ""),
+    }));
 }
 
 function Checks() {
@@ -59,8 +73,10 @@ function Checks() {
     return html`<section aria-labelledby="checks">
         <h2 id="checks">Checks</h2>
         <p class="problem" role="alert">${problem}</p>
-        <ul class="checks">${(checks || []).map(({ name, passes, state }) => html`<li key=${name}>
-            <${Sign} level=${passes ? "good" : "bad"} /> <b>${name}</b> ${state}</li>`)}</ul>
+        <ul class="checks">${(checks || []).map(
+            ({ name, passes, state }) => html`<li key=${name}>
+            <${Sign} level=${passes ? "good" : "bad"} /> <b>${name}</b> ${state}</li>`,
+        )}</ul>
     </section>`;
 }
 
@@ -70,11 +86,16 @@ function Drain({ canWrite }) {
     const isDraining = Boolean(state && state.draining);
     return html`<section aria-labelledby="drain">
         <h2 id="drain">Drain</h2>
-        <p class="quiet">While klad drains, /readyz answers 503, so that load balancers send nothing more. klad serves what still arrives.</p>
+        <p class="quiet">While klad drains, /readyz answers 503, so that load balancers send nothing more. klad serves
+            what still arrives.</p>
         <p class="problem" role="alert">${problem || failed}</p>
         <div class="toolbar"><span role="status">${isDraining ? "klad drains." : "klad does not drain."}</span>
-            ${canWrite && html`<button type="button" class="button" onClick=${() => act(() => send("/drain", { method: isDraining ? "DELETE" : "POST" }))}>
-                ${isDraining ? "Stop draining" : "Drain"}</button>`}</div>
+            ${
+                canWrite &&
+                html`<button type="button" class="button"
+                    onClick=${() => act(() => send("/drain", { method: isDraining ? "DELETE" : "POST" }))}>
+                ${isDraining ? "Stop draining" : "Drain"}</button>`
+            }</div>
     </section>`;
 }
 
@@ -96,7 +117,9 @@ function Configuration({ canWrite }) {
     const [problem, setProblem] = useState("");
     const [message, setMessage] = useState("");
     const load = () => readJson("/config").then(setConfig, (error) => setProblem(words(error)));
-    useEffect(() => { load(); }, []);
+    useEffect(() => {
+        load();
+    }, []);
     const change = async (name, value) => {
         try {
             await send("/config", { method: "PATCH", body: JSON.stringify({ [name]: value }) });
@@ -111,25 +134,46 @@ function Configuration({ canWrite }) {
         }
     };
     const options = config ? config.options : [];
-    const found = options.filter((option) => (!isLiveOnly || option.live) && (option.name + " " + option.value).toLowerCase().includes(text.toLowerCase()));
+    const found = options.filter(
+        (option) =>
+            (!isLiveOnly || option.live) &&
+            (option.name + " " + option.value).toLowerCase().includes(text.toLowerCase()),
+    );
     const level = options.find((option) => option.name === "log-level");
     const waiting = config ? config.needs_restart.map((option) => option.name) : [];
     return html`<section aria-labelledby="config">
         <h2 id="config">Configuration</h2>
         <div class="toolbar">
-            <label class="field">Only with <input type="search" value=${text} onInput=${(event) => setText(event.target.value)} /></label>
-            <label class="field"><input type="checkbox" checked=${isLiveOnly} onChange=${(event) => setLiveOnly(event.target.checked)} /> only what can change now</label>
-            ${level && html`<label class="field">Log level <select value=${level.value} disabled=${!canWrite} onChange=${(event) => change("log-level", event.target.value)}>
-                ${Array.from(new Set([level.value, ...LEVELS])).map((name) => html`<option>${name}</option>`)}</select></label>`}
+            <label class="field">Only with <input type="search" value=${text}
+                onInput=${(event) => setText(event.target.value)} /></label>
+            <label class="field">
+            <input type="checkbox" checked=${isLiveOnly}
+                onChange=${(event) => setLiveOnly(event.target.checked)} /> only what can change now</label>
+            ${
+                level &&
+                html`<label class="field">Log level <select value=${level.value} disabled=${!canWrite}
+                    onChange=${(event) => change("log-level", event.target.value)}>
+                ${Array.from(new Set([level.value, ...LEVELS])).map((name) => html`<option>
+                    ${name}</option>`)}</select></label>`
+            }
             <span class="quiet" role="status">${message}</span>
         </div>
         <p class="problem" role="alert">${problem}</p>
-        ${waiting.length > 0 && html`<p class="panel warning">These options wait for a restart: ${waiting.join(", ")}.</p>`}
+        ${waiting.length > 0 && html`<p
+            class="panel warning">These options wait for a restart: ${waiting.join(", ")}.</p>`}
         <table class="options">
-            <thead><tr><th scope="col">Option</th><th scope="col">Value</th><th scope="col" class="wide">Source</th><th scope="col"><span class="hidden">Change</span></th></tr></thead>
-            <tbody>${found.map((option) => html`<${Option} key=${option.name} option=${option} canWrite=${canWrite} onChange=${change} />`)}</tbody>
+            <thead><tr><th scope="col">Option</th><th scope="col">Value</th><th scope="col" class="wide">Source</th>
+            <th scope="col"><span class="hidden">Change</span></th></tr></thead>
+            <tbody>${found.map((option) => html`<${Option} key=${option.name} option=${option} canWrite=${canWrite}
+                onChange=${change} />`)}</tbody>
         </table>
     </section>`;
+}
+
+/** Focuses a field when it appears, and not when it is drawn again. */
+function focusFirst(field) {
+    if (field && !field.dataset.seen) field.focus();
+    if (field) field.dataset.seen = "true";
 }
 
 function Option({ option, canWrite, onChange }) {
@@ -139,20 +183,40 @@ function Option({ option, canWrite, onChange }) {
         event.preventDefault();
         if (await onChange(option.name, text)) setText(null);
     };
-    const value = option.value === null ? (option.effective === undefined ? "–" : String(option.effective)) : String(option.value);
+    const value =
+        option.value === null
+            ? option.effective === undefined
+                ? "–"
+                : String(option.effective)
+            : String(option.value);
     const why = option.how ? sourceWords(option.source) + ": " + option.how : sourceWords(option.source);
     const canReset = option.source.kind !== "default";
     return html`<tr>
         <th scope="row" class="mono">${option.name}</th>
-        <td>${isEdited
-            ? html`<form class="inline" onSubmit=${save}><input class="mono" aria-label=${"New value of " + option.name} value=${text} ref=${(field) => field && !field.dataset.seen && (field.dataset.seen = "1", field.focus())} onInput=${(event) => setText(event.target.value)} />
+        <td>${
+            isEdited
+                ? html`<form class="inline" onSubmit=${save}>
+                <input class="mono" aria-label=${"New value of " + option.name} value=${text}
+                    ref=${focusFirst}
+                    onInput=${(event) => setText(event.target.value)} />
                 <button type="submit" class="button primary">Change</button>
-                ${canReset && html`<button type="button" class="button" onClick=${async () => { if (await onChange(option.name, null)) setText(null); }}>Default</button>`}
+                ${
+                    canReset &&
+                    html`<button type="button" class="button" onClick=${async () => {
+                        if (await onChange(option.name, null)) setText(null);
+                    }}>Default</button>`
+                }
                 <button type="button" class="button" onClick=${() => setText(null)}>Cancel</button></form>`
-            : html`<span class="mono">${value}</span> <span class="quiet narrow">${why}</span>`}</td>
+                : html`<span class="mono">${value}</span> <span class="quiet narrow">${why}</span>`
+        }</td>
         <td class="wide quiet">${why}</td>
-        <td class="figures">${option.live && canWrite && !isEdited && html`<button type="button" class="button" aria-label=${"Change " + option.name}
-            onClick=${() => setText(option.value === null ? "" : String(option.value))}>Change</button>`}
+        <td class="figures">${
+            option.live &&
+            canWrite &&
+            !isEdited &&
+            html`<button type="button" class="button" aria-label=${"Change " + option.name}
+            onClick=${() => setText(option.value === null ? "" : String(option.value))}>Change</button>`
+        }
             ${!option.live && html`<span class="quiet" title="Changes at the next start">restart</span>`}</td>
     </tr>`;
 }
@@ -165,7 +229,9 @@ function Maintenance({ canWrite }) {
     const [isBottommost, setBottommost] = useState(false);
     // The list of checkpoints is read from the disk: once, and after each change.
     const list = () => send("/checkpoints").then(again, again);
-    useEffect(() => { list(); }, []);
+    useEffect(() => {
+        list();
+    }, []);
     const make = (event) => {
         event.preventDefault();
         act(async () => {
@@ -174,37 +240,66 @@ function Maintenance({ canWrite }) {
             await list();
         });
     };
-    const remove = () => act(async () => {
-        setDoomed(null);
-        await send("/checkpoint?" + new URLSearchParams({ name: doomed }), { method: "DELETE" });
-        await list();
-    });
+    const remove = () =>
+        act(async () => {
+            setDoomed(null);
+            await send("/checkpoint?" + new URLSearchParams({ name: doomed }), { method: "DELETE" });
+            await list();
+        });
     const compact = () => act(() => send("/compact" + (isBottommost ? "?bottommost=true" : ""), { method: "POST" }));
     const running = status && status.running;
     return html`
         <section aria-labelledby="checkpoints">
             <h2 id="checkpoints">Checkpoints</h2>
-            <p class="quiet">A checkpoint is a directory that klad can serve, with everything that was acknowledged before. It is on the same disk: copy it to another one for a backup.</p>
+            <p class="quiet">A checkpoint is a directory that klad can serve, with everything that was acknowledged
+                before. It is on the same disk: copy it to another one for a backup.</p>
             <p class="problem" role="alert">${failed || problem}</p>
-            ${canWrite && html`<form class="toolbar" onSubmit=${make}>
-                <label class="field">Name <input value=${name} placeholder="the time" maxlength="64" onInput=${(event) => setName(event.target.value)} /></label>
-                <button type="submit" class="button" disabled=${Boolean(running)}>Make a checkpoint</button></form>`}
-            ${doomed && html`<${Confirm} action="Remove" onYes=${remove} onNo=${() => setDoomed(null)}>Remove the checkpoint <b>${doomed}</b>? This cannot be undone.</${Confirm}>`}
-            ${status && status.checkpoints.length === 0 && html`<p class="quiet">There are no checkpoints in <span class="mono">${status.directory}</span>.</p>`}
-            ${status && status.checkpoints.length > 0 && html`<table>
-                <thead><tr><th scope="col">Checkpoint</th><th scope="col" class="figures">Size</th><th scope="col">Made</th><th scope="col"><span class="hidden">Remove</span></th></tr></thead>
-                <tbody>${status.checkpoints.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td class="figures">${bytes(one.bytes)}</td><td>${dateTime(Date.parse(one.made))}</td>
-                    <td class="figures">${canWrite && html`<button type="button" class="button" aria-label=${"Remove " + one.name} onClick=${() => setDoomed(one.name)}>Remove</button>`}</td></tr>`)}</tbody></table>`}
+            ${
+                canWrite &&
+                html`<form class="toolbar" onSubmit=${make}>
+                <label class="field">Name <input value=${name} placeholder="the time" maxlength="64"
+                    onInput=${(event) => setName(event.target.value)} /></label>
+                <button type="submit" class="button" disabled=${Boolean(running)}>Make a checkpoint</button></form>`
+            }
+            ${doomed && html`<${Confirm} action="Remove" onYes=${remove}
+                onNo=${() => setDoomed(null)}>Remove the checkpoint <b>
+                    ${doomed}</b>? This cannot be undone.</${Confirm}>`}
+            ${status && status.checkpoints.length === 0 && html`<p class="quiet">There are no checkpoints in <span
+                class="mono">${status.directory}</span>.</p>`}
+            ${
+                status &&
+                status.checkpoints.length > 0 &&
+                html`<table>
+                <thead><tr><th scope="col">Checkpoint</th><th scope="col" class="figures">Size</th>
+                <th scope="col">Made</th><th scope="col"><span class="hidden">Remove</span></th></tr></thead>
+                <tbody>${status.checkpoints.map(
+                    (
+                        one,
+                    ) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td class="figures">
+                        ${bytes(one.bytes)}</td><td>${dateTime(Date.parse(one.made))}</td>
+                    <td class="figures">
+                        ${canWrite && html`<button type="button" class="button" aria-label=${"Remove " + one.name}
+                            onClick=${() => setDoomed(one.name)}>Remove</button>`}</td></tr>`,
+                )}</tbody></table>`
+            }
         </section>
         <section aria-labelledby="compaction">
             <h2 id="compaction">Compaction</h2>
-            <p class="quiet">A full compaction gives back the space of overwritten and removed entries at once. Requests continue meanwhile.</p>
+            <p class="quiet">A full compaction gives back the space of overwritten and removed entries at once.
+                Requests continue meanwhile.</p>
             <${Progress} status=${status} />
-            ${canWrite && html`<div class="toolbar">
-                <button type="button" class="button" disabled=${Boolean(running)} onClick=${compact}>Compact everything</button>
-                <label class="field"><input type="checkbox" checked=${isBottommost} onChange=${(event) => setBottommost(event.target.checked)} /> rewrite the last level too</label>
-                <button type="button" class="button" disabled=${!running || running.what !== "compaction"} onClick=${() => act(() => send("/compact", { method: "DELETE" }))}>Cancel it</button>
-            </div>`}
+            ${
+                canWrite &&
+                html`<div class="toolbar">
+                <button type="button" class="button" disabled=${Boolean(running)}
+                    onClick=${compact}>Compact everything</button>
+                <label class="field">
+                <input type="checkbox" checked=${isBottommost}
+                    onChange=${(event) => setBottommost(event.target.checked)} /> rewrite the last level too</label>
+                <button type="button" class="button" disabled=${!running || running.what !== "compaction"}
+                    onClick=${() => act(() => send("/compact", { method: "DELETE" }))}>Cancel it</button>
+            </div>`
+            }
         </section>`;
 }
 
@@ -213,8 +308,13 @@ function Progress({ status }) {
     const { running, last } = status;
     const time = (value) => (value < 60 ? seconds(Number(value.toFixed(1))) : duration(value));
     return html`<div role="status">
-        ${running && html`<p>${running.what}, since ${time(running.seconds)}${running.pieces > 0 ? ": " + running.pieces_done + " of " + running.pieces + " pieces" : ""}
-            ${running.pieces > 0 && html` <progress max=${running.pieces} value=${running.pieces_done} aria-label="Progress"></progress>`}</p>`}
+        ${
+            running &&
+            html`<p>${running.what}, since ${time(running.seconds)}
+                ${running.pieces > 0 ? ": " + running.pieces_done + " of " + running.pieces + " pieces" : ""}
+            ${running.pieces > 0 && html` <progress max=${running.pieces} value=${running.pieces_done}
+                aria-label="Progress"></progress>`}</p>`
+        }
         ${!running && html`<p class="quiet">Nothing is running.${last ? " The last job: " + last : ""}</p>`}
     </div>`;
 }

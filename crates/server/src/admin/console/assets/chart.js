@@ -16,10 +16,32 @@ const POWERS_OF_TWO = Array.from({ length: 50 }, (_, power) => 2 ** power);
 const PALETTE = ["blue", "orange", "green", "purple", "red", "yellow", "step1", "grey"];
 /** Colours of names that occur in several charts, or that have a meaning. */
 const COLOURS = {
-    ok: "blue", not_found: "grey", client_error: "yellow", refused: "orange", deadline: "purple", error: "red", aborted: "step1",
-    receive: "green", queue: "orange", engine: "blue", sync: "red", write: "purple", worker: "grey",
-    get: "blue", put: "orange", range: "green", delete: "red", update: "purple", batch: "yellow",
-    p50: "blue", p99: "orange", "p99.9": "red", delayed: "orange", stopped: "red", storage: "orange", memory: "blue",
+    ok: "blue",
+    not_found: "grey",
+    client_error: "yellow",
+    refused: "orange",
+    deadline: "purple",
+    error: "red",
+    aborted: "step1",
+    receive: "green",
+    queue: "orange",
+    engine: "blue",
+    sync: "red",
+    write: "purple",
+    worker: "grey",
+    get: "blue",
+    put: "orange",
+    range: "green",
+    delete: "red",
+    update: "purple",
+    batch: "yellow",
+    p50: "blue",
+    p99: "orange",
+    "p99.9": "red",
+    delayed: "orange",
+    stopped: "red",
+    storage: "orange",
+    memory: "blue",
 };
 
 /** The value of a colour of the style sheet, as a canvas needs it. */
@@ -35,11 +57,17 @@ function colourOf(line, index) {
 
 /** Returns the lines worth drawing: not those of a group that had no value but zero, and at most `LINES_MAX`. */
 function worthDrawing({ lines, at, columns }) {
-    const most = columns.map((column) => column.reduce((most, value) => (value != null && value > most ? value : most), 0));
-    const few = lines.map((line, index) => index)
+    const most = columns.map((column) =>
+        column.reduce((most, value) => (value != null && value > most ? value : most), 0),
+    );
+    const few = lines
+        .map((line, index) => index)
         .filter((index) => !lines[index].item.by || most[index] > 0)
         .filter((index) => columns[index].some((value) => value != null));
-    const ranked = few.slice().sort((a, b) => most[b] - most[a]).slice(0, LINES_MAX);
+    const ranked = few
+        .slice()
+        .sort((a, b) => most[b] - most[a])
+        .slice(0, LINES_MAX);
     const kept = few.filter((index) => ranked.includes(index));
     return {
         at,
@@ -51,11 +79,23 @@ function worthDrawing({ lines, at, columns }) {
 
 function axes(unit, width) {
     const font = "12px system-ui, sans-serif";
-    const common = { font, stroke: colour("muted"), grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false } };
+    const common = {
+        font,
+        stroke: colour("muted"),
+        grid: { stroke: colour("grid"), width: 1 },
+        ticks: { show: false },
+    };
     const format = UNITS[unit];
     return [
         { ...common, size: 24, gap: 4, space: 70, values: (u, splits) => splits.map((at) => time(at, u)) },
-        { ...common, size: width < 400 ? 60 : 68, gap: 6, space: 32, incrs: unit.startsWith("bytes") ? POWERS_OF_TWO : undefined, values: (u, splits) => splits.map((value) => (value == null ? "" : format(value))) },
+        {
+            ...common,
+            size: width < 400 ? 60 : 68,
+            gap: 6,
+            space: 32,
+            incrs: unit.startsWith("bytes") ? POWERS_OF_TWO : undefined,
+            values: (u, splits) => splits.map((value) => (value == null ? "" : format(value))),
+        },
     ];
 }
 
@@ -76,8 +116,11 @@ function logSplits(u, axis, from, to) {
 
 /** The range of the y axis, from 0. A limit is in it only once the values are not small beside it. */
 function linearRange(u) {
-    const most = (wanted) => u.series.slice(1).filter((series) => series.isLimit === wanted && series.max != null)
-        .reduce((most, series) => Math.max(most, series.max), 0);
+    const most = (wanted) =>
+        u.series
+            .slice(1)
+            .filter((series) => series.isLimit === wanted && series.max != null)
+            .reduce((most, series) => Math.max(most, series.max), 0);
     const [values, limit] = [most(false), most(true)];
     const top = limit < 4 * values ? Math.max(values, limit) : values;
     return [0, top > 0 ? top * 1.08 : 1];
@@ -87,7 +130,8 @@ function yScale(isLog) {
     if (!isLog) return { range: linearRange };
     return {
         distr: 3,
-        range: (u, from, to) => (from > 0 ? [10 ** Math.floor(Math.log10(from)), 10 ** Math.ceil(Math.log10(to) + 1e-9)] : [1e-5, 1]),
+        range: (u, from, to) =>
+            from > 0 ? [10 ** Math.floor(Math.log10(from)), 10 ** Math.ceil(Math.log10(to) + 1e-9)] : [1e-5, 1],
     };
 }
 
@@ -95,10 +139,16 @@ function yScale(isLog) {
 function options(chart, width, range, onCursor) {
     const isLog = chart.scale === "log" || chart.what[0].of === "heat";
     const made = {
-        width, height: HEIGHT,
+        width,
+        height: HEIGHT,
         padding: [8, 8, 0, 0],
         legend: { show: false },
-        cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 }, sync: { key: "console", setSeries: false } },
+        cursor: {
+            y: false,
+            drag: { x: false, y: false },
+            points: { size: 6 },
+            sync: { key: "console", setSeries: false },
+        },
         scales: { x: { time: false, range: () => range.current }, y: yScale(isLog) },
         axes: axes(chart.unit, width),
         hooks: { setCursor: [(u) => onCursor(u.cursor.left < 0 || u.cursor.idx == null ? null : u.cursor.idx)] },
@@ -110,10 +160,17 @@ function options(chart, width, range, onCursor) {
 function lineSeries(line) {
     const isLimit = line.item.of === "limit";
     const stroke = colour(line.colour);
-    return { isLimit, stroke, width: isLimit ? 1 : 1.5, dash: isLimit ? [6, 4] : undefined, points: { show: false }, spanGaps: false };
+    return {
+        isLimit,
+        stroke,
+        width: isLimit ? 1 : 1.5,
+        dash: isLimit ? [6, 4] : undefined,
+        points: { show: false },
+        spanGaps: false,
+    };
 }
 
-/** Keeps a uPlot in `place` and gives it the data. It is made again only if the lines, the width or the colours change. */
+/** Keeps a uPlot in `place` and gives it the data. It is made again only if lines, width or colours change. */
 function usePlot(place, make, key, data) {
     const plot = useRef(null);
     useLayoutEffect(() => {
@@ -165,10 +222,12 @@ function Explanation({ chart, help }) {
         if (event.key === "Escape") setOpen(false);
     };
     return html`<div class="about" onKeyDown=${close} onFocusOut=${() => setOpen(false)}>
-        <button type="button" class="question" aria-label=${"What does “" + chart.title + "” mean?"} aria-expanded=${String(open)}
+        <button type="button" class="question" aria-label=${"What does “" + chart.title + "” mean?"}
+            aria-expanded=${String(open)}
             aria-controls=${id} onClick=${() => setOpen(!open)}>?</button>
         <div class="tip" id=${id} role="note" data-open=${String(open)}>
-            <ul>${families.filter((family) => help[family]).map((family) => html`<li><code>${family}</code> ${help[family]}</li>`)}</ul>
+            <ul>${families.filter((family) => help[family]).map((family) => html`<li><code>
+                ${family}</code> ${help[family]}</li>`)}</ul>
             <p><strong>When it looks bad:</strong> ${chart.bad}</p>
         </div>
     </div>`;
@@ -185,13 +244,19 @@ function Lines({ chart, figures, view, from, to }) {
     // A logarithmic axis has no place for 0.
     const drawn = isLog ? columns.map((column) => column.map((value) => (value > 0 ? value : null))) : columns;
     const key = JSON.stringify([lines.map((line) => [line.label, line.colour]), width, view.theme]);
-    const make = (element) => new uPlot({ ...options(chart, width, range, setCursor), series: [{}, ...lines.map(lineSeries)] }, [at, ...drawn], element);
+    const make = (element) =>
+        new uPlot(
+            { ...options(chart, width, range, setCursor), series: [{}, ...lines.map(lineSeries)] },
+            [at, ...drawn],
+            element,
+        );
     usePlot(place, make, key, lines.length > 0 && width > 0 ? [at, ...drawn] : null);
     const index = cursor == null || cursor >= at.length ? lastKnown(columns) : cursor;
     return html`
         <${Legend} chart=${chart} lines=${lines} left=${left} values=${columns.map((column) => column[index])}
             at=${cursor == null ? null : at[index]} />
-        <div class="plot" ref=${place} aria-hidden="true">${lines.length === 0 && html`<p class="nothing">nothing in this time</p>`}</div>`;
+        <div class="plot" ref=${place} aria-hidden="true">
+            ${lines.length === 0 && html`<p class="nothing">nothing in this time</p>`}</div>`;
 }
 
 function lastKnown(columns) {
@@ -202,10 +267,12 @@ function lastKnown(columns) {
 function Legend({ chart, lines, left, values, at }) {
     const format = UNITS[chart.unit];
     return html`<ul class=${"legend" + (chart.what.some((item) => item.by) ? " long" : "")}>
-        ${lines.map((line, index) => html`<li key=${line.label}>
+        ${lines.map(
+            (line, index) => html`<li key=${line.label}>
             <i class=${"swatch of-" + line.colour + (line.item.of === "limit" ? " dashed" : "")}></i>
             <span>${line.label}</span> <b>${values[index] == null ? "–" : format(values[index])}</b>
-        </li>`)}
+        </li>`,
+        )}
         ${left > 0 && html`<li class="quiet">and ${left} smaller</li>`}
         <li class="at" aria-hidden="true">${at == null ? "" : clock(at * 1000)}</li>
     </ul>`;
@@ -226,7 +293,13 @@ function Heat({ chart, figures, view, from, to }) {
     const at = found.cells.map((cell) => cell.to);
     const make = (element) => {
         const made = options(chart, width, range, setCursor);
-        made.scales.y = { distr: 3, range: () => { const all = edgesOf(current.current); return [all[0], all[all.length - 1]]; } };
+        made.scales.y = {
+            distr: 3,
+            range: () => {
+                const all = edgesOf(current.current);
+                return [all[0], all[all.length - 1]];
+            },
+        };
         made.hooks.draw = [(u) => drawHeat(u, current.current)];
         made.series = [{}, { paths: () => null, points: { show: false } }];
         return new uPlot(made, [at, at.map(() => null)], element);
@@ -238,7 +311,8 @@ function Heat({ chart, figures, view, from, to }) {
             <li><i class="ramp"></i> few – many requests</li>
             ${cell && html`<li class="at">${clock(cell.to * 1000)}: ${heatWords(cell, found.bounds)}</li>`}
         </ul>
-        <div class="plot" ref=${place} aria-hidden="true">${!has || edges.length === 0 ? html`<p class="nothing">nothing in this time</p>` : null}</div>`;
+        <div class="plot" ref=${place} aria-hidden="true">
+            ${!has || edges.length === 0 ? html`<p class="nothing">nothing in this time</p>` : null}</div>`;
 }
 
 /** The range of most requests of a column, in words. */
@@ -264,7 +338,8 @@ function edgesOf({ bounds, cells }) {
     // A single row would be one bar without a comparison.
     [first, last] = [Math.max(0, first - 1), Math.min(bounds.length - 1, last + 1)];
     const edges = [first === 0 ? bounds[0] / 2.5 : bounds[first - 1]];
-    for (let row = first; row <= last; row += 1) edges.push(bounds[row] === Infinity ? bounds[row - 1] * 2.5 : bounds[row]);
+    for (let row = first; row <= last; row += 1)
+        edges.push(bounds[row] === Infinity ? bounds[row - 1] * 2.5 : bounds[row]);
     return edges;
 }
 

@@ -29,7 +29,16 @@ function readAddress(rest) {
     return [part(prefix), key ? part(key) : null];
 }
 
-export function Data({ rest, session }) {
+export function Data(properties) {
+    if (properties.session.data !== false) return html`<${Browser} ...${properties} />`;
+    return html`<p>klad shows data only on a page that is opened by an IP address or as localhost, because it has no
+        tokens:
+        otherwise another web page could read it. Open the console as <a
+            href=${"http://127.0.0.1:" + location.port + "/console#/data"}>127.0.0.1</a>,
+        or give klad a --token-file.</p>`;
+}
+
+function Browser({ rest, session }) {
     const [prefix, key] = readAddress(rest);
     const [isNew, setNew] = useState(false);
     const [changes, setChanges] = useState(0);
@@ -43,9 +52,16 @@ export function Data({ rest, session }) {
         <${Search} key=${"search" + rest} prefix=${prefix} onNew=${canWrite ? () => setNew(true) : null} />
         <div class=${"data" + (key || isNew ? " has-entry" : "")}>
             <${Keys} key=${toBase64Url(prefix)} prefix=${prefix} selected=${key} changes=${changes} />
-            ${isNew && html`<section class="entry" aria-label="A new key">
-                <${Editor} first=${prefix} onDone=${(key) => { changed(); open(key); }} onCancel=${() => setNew(false)} /></section>`}
-            ${!isNew && key && html`<${Entry} key=${toBase64Url(key)} prefix=${prefix} of=${key} canWrite=${canWrite} onChange=${changed} />`}
+            ${
+                isNew &&
+                html`<section class="entry" aria-label="A new key">
+                <${Editor} first=${prefix} onDone=${(key) => {
+                    changed();
+                    open(key);
+                }} onCancel=${() => setNew(false)} /></section>`
+            }
+            ${!isNew && key && html`<${Entry} key=${toBase64Url(key)} prefix=${prefix} of=${key} canWrite=${canWrite}
+                onChange=${changed} />`}
         </div>`;
 }
 
@@ -63,14 +79,20 @@ function Search({ prefix, onNew }) {
             setProblem(error.message);
         }
     };
-    return html`<form class="toolbar" role="search" onSubmit=${(event) => { event.preventDefault(); go(false); }}>
-        <label class="field grows">Prefix or key <input class="mono" value=${text} spellcheck=${false} autocapitalize="off" autocomplete="off"
+    return html`<form class="toolbar" role="search" onSubmit=${(event) => {
+        event.preventDefault();
+        go(false);
+    }}>
+        <label class="field grows">Prefix or key <input class="mono" value=${text} spellcheck=${false}
+            autocapitalize="off" autocomplete="off"
             aria-describedby="search-hint" onInput=${(event) => setText(event.target.value)} /></label>
         <button type="submit" class="button">Browse</button>
         <button type="button" class="button" onClick=${() => go(true)}>Open the key</button>
         ${onNew && html`<button type="button" class="button" onClick=${onNew}>New key</button>`}
         <p class="problem" role="alert">${problem}</p>
-        <p class="quiet hint" id="search-hint">Bytes that cannot be seen are written <code>\\xNN</code>, <code>\\u{NNNN}</code>, <code>\\n</code>; a backslash is <code>\\\\</code>.</p>
+        <p class="quiet hint"
+            id="search-hint">Bytes that cannot be seen are written <code>\\xNN</code>, <code>\\u{NNNN}
+            </code>, <code>\\n</code>; a backslash is <code>\\\\</code>.</p>
     </form>`;
 }
 
@@ -84,36 +106,63 @@ function Keys({ prefix, selected, changes }) {
     useEffect(() => {
         let isCurrent = true;
         list(prefix, grouped ? "/" : null, PAGE, cursor).then(
-            (found) => { if (isCurrent) { setPage(found); setProblem(""); } },
-            (error) => { if (isCurrent) setProblem(words(error)); },
+            (found) => {
+                if (isCurrent) {
+                    setPage(found);
+                    setProblem("");
+                }
+            },
+            (error) => {
+                if (isCurrent) setProblem(words(error));
+            },
         );
-        return () => { isCurrent = false; };
+        return () => {
+            isCurrent = false;
+        };
     }, [grouped, cursor, changes]);
     const isSelected = (key) => selected !== null && toBase64Url(key) === toBase64Url(selected);
     const isEmpty = page && page.keys.length + page.prefixes.length === 0;
     return html`<section class="keys" aria-label="Keys">
         <${Path} prefix=${prefix} />
         <div class="toolbar">
-            <label class="field"><input type="checkbox" checked=${grouped} onChange=${(event) => { setCursors([null]); setGrouped(event.target.checked); }} /> Group by “/”</label>
+            <label class="field"><input type="checkbox" checked=${grouped} onChange=${(event) => {
+                setCursors([null]);
+                setGrouped(event.target.checked);
+            }} /> Group by “/”</label>
             <span class="pages">
-                <button type="button" class="button" disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous</button>
+                <button type="button" class="button" disabled=${cursors.length === 1}
+                    onClick=${() => setCursors(cursors.slice(0, -1))}>Previous</button>
                 <span class="quiet" role="status">page ${cursors.length}</span>
-                <button type="button" class="button" disabled=${!page || page.next === null} onClick=${() => setCursors([...cursors, page.next])}>Next</button>
+                <button type="button" class="button" disabled=${!page || page.next === null}
+                    onClick=${() => setCursors([...cursors, page.next])}>Next</button>
             </span>
         </div>
         <p class="problem" role="alert">${problem}</p>
-        ${isEmpty && html`<p class="quiet">${page.next === null ? "No keys." : "No keys on this page; there are more."}</p>`}
-        ${page && !isEmpty && html`<table>
-            <thead><tr><th scope="col">Key</th><th scope="col" class="figures">Size</th><th scope="col" class="wide">Type</th><th scope="col" class="wide">Changed</th></tr></thead>
+        ${isEmpty && html`<p class="quiet">
+            ${page.next === null ? "No keys." : "No keys on this page; there are more."}</p>`}
+        ${
+            page &&
+            !isEmpty &&
+            html`<table>
+            <thead><tr><th scope="col">Key</th><th scope="col" class="figures">Size</th>
+            <th scope="col" class="wide">Type</th><th scope="col" class="wide">Changed</th></tr></thead>
             <tbody>
-                ${page.prefixes.map((one) => html`<tr key=${"p" + toBase64Url(one)}><td colspan="4"><a href=${addressOf(one)}><${Escaped} bytes=${one} />…</a></td></tr>`)}
-                ${page.keys.map((entry) => html`<tr key=${"k" + toBase64Url(entry.key)} data-selected=${String(isSelected(entry.key))}>
-                    <td><a href=${addressOf(prefix, entry.key)} aria-current=${isSelected(entry.key) ? "true" : null}><${Key} bytes=${entry.key} /></a>
-                        ${entry.ttl !== undefined && html` <span class="quiet">expires in ${until(entry.ttl)}</span>`}</td>
+                ${page.prefixes.map((one) => html`<tr key=${"p" + toBase64Url(one)}><td colspan="4">
+                <a href=${addressOf(one)}><${Escaped} bytes=${one} />…</a></td></tr>`)}
+                ${page.keys.map(
+                    (
+                        entry,
+                    ) => html`<tr key=${"k" + toBase64Url(entry.key)} data-selected=${String(isSelected(entry.key))}>
+                    <td><a href=${addressOf(prefix, entry.key)} aria-current=${isSelected(entry.key) ? "true" : null}>
+                    <${Key} bytes=${entry.key} /></a>
+                        ${entry.ttl !== undefined && html` <span class="quiet">expires in ${until(entry.ttl)}</span>`}
+                        </td>
                     <td class="figures">${size(entry.bytes)}</td>
                     <td class="wide">${entry.content_type || ""}</td>
-                    <td class="wide">${entry.modified_ms === undefined ? "" : dateTime(entry.modified_ms)}</td></tr>`)}
-            </tbody></table>`}
+                    <td class="wide">${entry.modified_ms === undefined ? "" : dateTime(entry.modified_ms)}</td></tr>`,
+                )}
+            </tbody></table>`
+        }
     </section>`;
 }
 
@@ -143,8 +192,17 @@ function Entry({ prefix, of: key, canWrite, onChange }) {
     const [value, setValue] = useState(undefined);
     const [mode, setMode] = useState("view");
     const [problem, setProblem] = useState("");
-    const load = () => read(key).then((found) => { setValue(found); setProblem(""); }, (error) => setProblem(words(error)));
-    useEffect(() => { load(); }, []);
+    const load = () =>
+        read(key).then(
+            (found) => {
+                setValue(found);
+                setProblem("");
+            },
+            (error) => setProblem(words(error)),
+        );
+    useEffect(() => {
+        load();
+    }, []);
     const done = () => {
         setMode("view");
         onChange();
@@ -157,32 +215,62 @@ function Entry({ prefix, of: key, canWrite, onChange }) {
         } catch (error) {
             setMode("view");
             await load();
-            setProblem(error.status === 412 ? "Nothing was done: another client has changed this key meanwhile. Its value is now the one below." : words(error));
+            setProblem(
+                error.status === 412
+                    ? "Nothing was done: another client has changed this key meanwhile. Its value is now the one below."
+                    : words(error),
+            );
         }
     };
-    const name = escape(key).replace(/[^\w.-]+/g, "_").slice(-80) || "value";
+    const name =
+        escape(key)
+            .replace(/[^\w.-]+/g, "_")
+            .slice(-80) || "value";
     const canEdit = canWrite && value && !value.isLarge && value.encoding === null;
     return html`<section class="entry" aria-label="Value">
         <p class="back"><a href=${addressOf(prefix)}>Back to the keys</a></p>
         <h2 class="mono key-name"><${Key} bytes=${key} /></h2>
         <p class="problem" role="alert">${problem}</p>
-        ${value === null && mode === "view" && html`<p>This key has no value. ${canWrite && html`<button type="button" class="button" onClick=${() => setMode("edit")}>Create it</button>`}</p>`}
-        ${mode === "edit" && html`<${Editor} of=${key} value=${value} onDone=${done} onCancel=${() => { setMode("view"); load(); }} />`}
-        ${value && mode !== "edit" && html`
+        ${value === null && mode === "view" && html`<p>This key has no value. ${canWrite && html`<button type="button"
+            class="button" onClick=${() => setMode("edit")}>Create it</button>`}</p>`}
+        ${
+            mode === "edit" &&
+            html`<${Editor} of=${key} value=${value} onDone=${done} onCancel=${() => {
+                setMode("view");
+                load();
+            }} />`
+        }
+        ${
+            value &&
+            mode !== "edit" &&
+            html`
             <${Facts} value=${value} />
             <div class="toolbar">
                 ${canEdit && html`<button type="button" class="button" onClick=${() => setMode("edit")}>Edit</button>`}
-                ${canWrite && html`<button type="button" class="button" onClick=${() => setMode("expire")}>Expiry</button>`}
-                <button type="button" class="button" onClick=${() => download(key, name).catch((error) => setProblem(words(error)))}>Download</button>
+                ${canWrite && html`<button type="button" class="button"
+                    onClick=${() => setMode("expire")}>Expiry</button>`}
+                <button type="button" class="button"
+                    onClick=${() => download(key, name).catch((error) => setProblem(words(error)))}>Download</button>
                 <button type="button" class="button" onClick=${load}>Reload</button>
-                ${canWrite && html`<button type="button" class="button danger" onClick=${() => setMode("delete")}>Delete</button>`}
+                ${canWrite && html`<button type="button" class="button danger"
+                    onClick=${() => setMode("delete")}>Delete</button>`}
             </div>
-            ${mode === "delete" && html`<${Confirm} action="Delete" onYes=${() => act(() => remove(key, value.etag))} onNo=${() => setMode("view")}>
-                Delete <b class="mono"><${Key} bytes=${key} /></b>? This cannot be undone.</${Confirm}>`}
-            ${mode === "expire" && html`<${Expiry} onSet=${(ttl) => act(() => expire(key, value.etag, ttl))} onCancel=${() => setMode("view")} />`}
-            ${value.encoding !== null && html`<p class="quiet">The value is stored as ${value.encoding}. The browser has decoded it, so it cannot be edited here.</p>`}
-            ${value.isLarge && html`<p class="quiet">The value is too large to be shown. These are its first ${size(value.bytes.length)}; download it to see all.</p>`}
-            <${Value} bytes=${value.bytes} type=${value.isLarge ? null : value.type} />`}
+            ${
+                mode === "delete" &&
+                html`<${Confirm} action="Delete" onYes=${() => act(() => remove(key, value.etag))}
+                    onNo=${() => setMode("view")}>
+                Delete <b class="mono"><${Key} bytes=${key} /></b>? This cannot be undone.</${Confirm}>`
+            }
+            ${mode === "expire" && html`<${Expiry} onSet=${(ttl) => act(() => expire(key, value.etag, ttl))}
+                onCancel=${() => setMode("view")} />`}
+            ${value.encoding !== null && html`<p
+                class="quiet">The value is stored as ${value.encoding}. The browser has decoded it,
+                so it cannot be edited here.</p>`}
+            ${value.isLarge && html`<p
+                class="quiet">The value is too large to be shown. These are its first
+                ${" " + size(value.bytes.length)}; download it to see all.</p>`}
+            <${Value} bytes=${value.bytes} type=${value.isLarge ? null : value.type} />`
+        }
     </section>`;
 }
 
@@ -196,23 +284,30 @@ function Facts({ value }) {
         ["changed", value.modified ? dateTime(Date.parse(value.modified)) : "unknown (stored by /v0)"],
         ...value.meta,
     ];
-    return html`<dl class="facts">${facts.map(([name, fact]) => html`<div><dt>${name}</dt><dd>${fact}</dd></div>`)}</dl>`;
+    return html`<dl class="facts">${facts.map(([name, fact]) => html`<div><dt>${name}</dt><dd>
+        ${fact}</dd></div>`)}</dl>`;
 }
 
 /** Asks before something is done that cannot be undone. */
 export function Confirm({ action, onYes, onNo, children }) {
-    return html`<div class="panel warning" role="alertdialog" aria-label=${action} onKeyDown=${(event) => event.key === "Escape" && onNo()}>
+    return html`<div class="panel warning" role="alertdialog" aria-label=${action}
+        onKeyDown=${(event) => event.key === "Escape" && onNo()}>
         <p>${children}</p>
         <div class="toolbar">
             <button type="button" class="button danger" onClick=${onYes}>${action}</button>
-            <button type="button" class="button" onClick=${onNo} ref=${(button) => button && button.focus()}>Cancel</button>
+            <button type="button" class="button" onClick=${onNo}
+                ref=${(button) => button && button.focus()}>Cancel</button>
         </div></div>`;
 }
 
 function Expiry({ onSet, onCancel }) {
     const [ttl, setTtl] = useState("");
-    return html`<form class="panel" onSubmit=${(event) => { event.preventDefault(); onSet(ttl.trim()); }}>
-        <label class="field">Expires in <input value=${ttl} required placeholder="1h 30m" onInput=${(event) => setTtl(event.target.value)} /></label>
+    return html`<form class="panel" onSubmit=${(event) => {
+        event.preventDefault();
+        onSet(ttl.trim());
+    }}>
+        <label class="field">Expires in <input value=${ttl} required placeholder="1h 30m"
+            onInput=${(event) => setTtl(event.target.value)} /></label>
         <button type="submit" class="button primary">Set</button>
         <button type="button" class="button" onClick=${() => onSet("none")}>Never expires</button>
         <button type="button" class="button" onClick=${onCancel}>Cancel</button>

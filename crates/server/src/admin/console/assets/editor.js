@@ -8,7 +8,7 @@ import { SHOWN_BYTES_MAX, left, read, write } from "./store.js";
 import { Choice } from "./now.js";
 import { Value } from "./value.js";
 
-/** `of`: the key; without it the user gives one, and `first` is its beginning. `value`: as `read` returns it, or null. */
+/** `of`: the key; without it the user gives one that begins with `first`. `value`: as `read` returns it, or null. */
 export function Editor({ of: key, first, value, onDone, onCancel }) {
     const [name, setName] = useState(key ? "" : escape(first));
     // The value that the change is based on. After a conflict it is the other client's.
@@ -27,7 +27,8 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
     const turn = (wanted) => {
         try {
             const current = bytes();
-            if (!wanted && !isPlainText(current)) throw new Error("This value has characters that a plain text field does not keep.");
+            if (!wanted && !isPlainText(current))
+                throw new Error("This value has characters that a plain text field does not keep.");
             setText(wanted ? escape(current, true) : toText(current));
             setEscaped(wanted);
             setProblem("");
@@ -39,9 +40,18 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
         try {
             const target = key || unescape(name);
             if (target.length === 0) throw new Error("A key has at least one byte.");
-            const lives = { keep: () => (onto && left(onto) !== null ? left(onto).toFixed(3) + "s" : null), never: () => null, set: () => ttl.trim() }[expiry]();
+            const lives = {
+                keep: () => (onto && left(onto) !== null ? left(onto).toFixed(3) + "s" : null),
+                never: () => null,
+                set: () => ttl.trim(),
+            }[expiry]();
             try {
-                await write(target, bytes(), { etag: onto ? onto.etag : null, type, ttl: lives, meta: onto ? onto.meta : [] });
+                await write(target, bytes(), {
+                    etag: onto ? onto.etag : null,
+                    type,
+                    ttl: lives,
+                    meta: onto ? onto.meta : [],
+                });
             } catch (error) {
                 if (error.status !== 412) throw error;
                 setTheirs(await read(target));
@@ -58,20 +68,34 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
         setTheirs(undefined);
         return save(theirs);
     };
-    return html`<form class="editor" onSubmit=${(event) => { event.preventDefault(); save(base); }}>
-        ${!key && html`<label class="field grows">Key <input class="mono" value=${name} required spellcheck=${false} autocomplete="off" onInput=${(event) => setName(event.target.value)} /></label>`}
+    return html`<form class="editor" onSubmit=${(event) => {
+        event.preventDefault();
+        save(base);
+    }}>
+        ${!key && html`<label class="field grows">Key <input class="mono" value=${name} required spellcheck=${false}
+            autocomplete="off" onInput=${(event) => setName(event.target.value)} /></label>`}
         <div class="toolbar">
-            <${Choice} label="Written as" value=${isEscaped} options=${[[false, "text"], [true, "text with escapes"]]} onChange=${turn} />
-            <label class="field">Type <input value=${type} size="26" onInput=${(event) => setType(event.target.value)} /></label>
+            <${Choice} label="Written as" value=${isEscaped} options=${[
+                [false, "text"],
+                [true, "text with escapes"],
+            ]} onChange=${turn} />
+            <label class="field">Type <input value=${type} size="26"
+                onInput=${(event) => setType(event.target.value)} /></label>
             <label class="field">Expires <select value=${expiry} onChange=${(event) => setExpiry(event.target.value)}>
-                ${base && base.ttl !== null && html`<option value="keep">as now, in ${left(base) < 120 ? seconds(left(base)) : duration(left(base))}</option>`}
+                ${base && base.ttl !== null && html`<option
+                    value="keep">as now, in ${left(base) < 120 ? seconds(left(base)) : duration(left(base))}</option>`}
                 <option value="never">never</option><option value="set">in …</option></select></label>
-            ${expiry === "set" && html`<input value=${ttl} required placeholder="1h 30m" aria-label="Time until it expires" onInput=${(event) => setTtl(event.target.value)} />`}
+            ${expiry === "set" && html`<input value=${ttl} required placeholder="1h 30m"
+                aria-label="Time until it expires" onInput=${(event) => setTtl(event.target.value)} />`}
         </div>
-        <textarea class="code" rows="14" aria-label="Value" spellcheck=${false} value=${text} maxlength=${SHOWN_BYTES_MAX * 4} onInput=${(event) => setText(event.target.value)}></textarea>
+        <textarea class="code" rows="14" aria-label="Value" spellcheck=${false} value=${text}
+            maxlength=${SHOWN_BYTES_MAX * 4} onInput=${(event) => setText(event.target.value)}></textarea>
         <p class="problem" role="alert">${problem}</p>
-        ${theirs !== undefined && html`<${Conflict} theirs=${theirs} base=${base} mine=${mineOf(bytes)} type=${type}
-            onOverwrite=${overwrite} onTake=${onCancel} onClose=${() => setTheirs(undefined)} />`}
+        ${
+            theirs !== undefined &&
+            html`<${Conflict} theirs=${theirs} base=${base} mine=${mineOf(bytes)} type=${type}
+            onOverwrite=${overwrite} onTake=${onCancel} onClose=${() => setTheirs(undefined)} />`
+        }
         <div class="toolbar">
             <button type="submit" class="button primary" disabled=${theirs !== undefined}>Save</button>
             <button type="button" class="button" onClick=${onCancel}>Cancel</button>
@@ -88,13 +112,23 @@ function mineOf(bytes) {
 }
 
 function Conflict({ theirs, base, mine, type, onOverwrite, onTake, onClose }) {
-    const says = theirs === null ? "Another client has deleted this key."
-        : base === null ? "This key has a value already."
-        : "Another client has changed this key: its version is now " + theirs.etag + ", you have edited " + base.etag + ".";
-    return html`<div class="panel warning conflict" role="alertdialog" aria-label="Conflict" ref=${(panel) => panel && !panel.contains(document.activeElement) && panel.focus()} tabindex="-1">
+    const says =
+        theirs === null
+            ? "Another client has deleted this key."
+            : base === null
+              ? "This key has a value already."
+              : "Another client has changed this key: its version is now " +
+                theirs.etag +
+                ", you have edited " +
+                base.etag +
+                ".";
+    return html`<div class="panel warning conflict" role="alertdialog" aria-label="Conflict"
+        ref=${(panel) => panel && !panel.contains(document.activeElement) && panel.focus()} tabindex="-1">
         <p><strong>${says}</strong> Nothing was stored.</p>
         <div class="both">
-            <div><h3>The value in klad</h3>${theirs === null ? html`<p class="quiet">none</p>` : html`<${Value} bytes=${theirs.bytes} type=${theirs.type} />`}</div>
+            <div><h3>The value in klad</h3>
+                ${theirs === null ? html`<p class="quiet">none</p>` : html`<${Value} bytes=${theirs.bytes}
+                    type=${theirs.type} />`}</div>
             <div><h3>Your value</h3><${Value} bytes=${mine} type=${type} /></div>
         </div>
         <div class="toolbar">

@@ -23,8 +23,8 @@ export class SeriesSet {
     }
 
     /**
-     * Groups the series of a family by the label `by`. Returns `{ group: [position, ...] }` as a Map; without `by` there
-     * is one group, "". `where` selects labels: a text, or `{ not: text }`.
+     * Groups the series of a family by the label `by`. Returns `{ group: [position, ...] }` as a Map; without `by`
+     * there is one group, "". `where` selects labels: a text, or `{ not: text }`.
      */
     groups(name, by, where) {
         const key = JSON.stringify([name, by, where]);
@@ -47,7 +47,8 @@ export class SeriesSet {
 
 function matches(labels, where) {
     return Object.entries(where || {}).every(([label, wanted]) =>
-        (typeof wanted === "string" ? labels[label] === wanted : labels[label] !== wanted.not));
+        typeof wanted === "string" ? labels[label] === wanted : labels[label] !== wanted.not,
+    );
 }
 
 /** Reads `name{label="value",...}`. */
@@ -120,25 +121,29 @@ export function quantileOf(counts, quantile) {
 
 /** Reads figures of the time between two samples: for the sentences at the top of the view Now, and its tiles. */
 export class Between {
-    constructor(from, to) {
-        Object.assign(this, { from, to, elapsed: (to.t - from.t) / 1000 });
+    constructor(samples) {
+        const [from, to] = [samples[0], samples[samples.length - 1]];
+        Object.assign(this, { from, to, elapsed: (to.t - from.t) / 1000, samples });
     }
 
     /** Without samples there is null: the page says so. `lastMs`: from how far back. */
     static of(samples, lastMs) {
-        const to = samples[samples.length - 1];
-        const from = samples.find((sample) => to && sample.t >= to.t - lastMs - 200);
-        return to && from && from !== to ? new Between(from, to) : null;
+        const last = samples[samples.length - 1];
+        const within = samples.filter((sample) => sample.t >= last.t - lastMs - 200);
+        return within.length > 1 ? new Between(within) : null;
     }
 
     value(name, where) {
         return sum(this.to, name, null, where, "");
     }
 
-    /** The largest value of the groups. */
-    largest(name, by) {
-        const values = Object.entries(this.values(name, by)).filter(([, value]) => value != null);
-        return values.reduce((most, one) => (one[1] > most[1] ? one : most), ["", 0]);
+    /** `[group, value]` of the group whose smallest value in this time is the largest. */
+    steadiest(name, by) {
+        const groups = Array.from(this.to.set.groups(name, by).keys());
+        const least = (group) => Math.min(...this.samples.map((sample) => sum(sample, name, by, null, group) || 0));
+        return groups
+            .map((group) => [group, least(group)])
+            .reduce((most, one) => (one[1] > most[1] ? one : most), ["", 0]);
     }
 
     values(name, by) {
@@ -154,7 +159,10 @@ export class Between {
     /** `[[group, rate], ...]`, the largest first, without zeros. */
     rates(name, by, where) {
         const groups = Array.from(this.to.set.groups(name, by, where).keys());
-        const rates = groups.map((group) => [group, (growth(this.from, this.to, name, by, where, group) || 0) / this.elapsed]);
+        const rates = groups.map((group) => [
+            group,
+            (growth(this.from, this.to, name, by, where, group) || 0) / this.elapsed,
+        ]);
         return rates.filter(([, rate]) => rate > 0).sort((a, b) => b[1] - a[1]);
     }
 
@@ -179,8 +187,8 @@ export class Figures {
     }
 
     /**
-     * Returns `{ lines, at, columns }` of the samples from `from` on: the lines, the times in seconds, and the values of
-     * each line. Where samples are missing a row of nulls makes a gap.
+     * Returns `{ lines, at, columns }` of the samples from `from` on: the lines, the times in seconds, and the values
+     * of each line. Where samples are missing a row of nulls makes a gap.
      */
     of(samples, from) {
         const set = samples[samples.length - 1].set;
@@ -199,7 +207,10 @@ export class Figures {
                 columns.forEach((column) => column.push(null));
             }
             if (!this.rows.has(sample)) {
-                this.rows.set(sample, this.lines.map((line) => valueOf(line, samples, index)));
+                this.rows.set(
+                    sample,
+                    this.lines.map((line) => valueOf(line, samples, index)),
+                );
             }
             at.push(sample.t / 1000);
             this.rows.get(sample).forEach((value, line) => columns[line].push(value));
@@ -208,8 +219,8 @@ export class Figures {
     }
 
     /**
-     * Returns a heat map of the samples from `from` on: `{ bounds, cells }`, with `cells[column]` = `{ from, to, counts }`
-     * in seconds. Each column has `step` samples.
+     * Returns a heat map of the samples from `from` on: `{ bounds, cells }`, with `cells[column]` = `{ from, to,
+     * counts }` in seconds. Each column has `step` samples.
      */
     heat(samples, from, step) {
         const item = this.items[0];
@@ -222,7 +233,9 @@ export class Figures {
         let begin = samples[Math.max(0, first - 1)];
         for (let index = Math.max(1, first); index < samples.length; index += 1) {
             const end = samples[index];
-            const ends = index + 1 === samples.length || Math.floor(end.t / lengthMs) !== Math.floor(samples[index + 1].t / lengthMs);
+            const ends =
+                index + 1 === samples.length ||
+                Math.floor(end.t / lengthMs) !== Math.floor(samples[index + 1].t / lengthMs);
             if (!ends) continue;
             const gap = end.t - begin.t > lengthMs + 2.5 * end.set.intervalMs;
             const counts = gap ? null : buckets(begin, end, item.family, item.where);
@@ -246,11 +259,14 @@ function whereOf(item, op) {
 function linesOf(item, set) {
     if (item.quantiles) {
         const known = set.groups(item.family + "_bucket", "le", item.where).size > 0;
-        return known ? item.quantiles.map((quantile) => ({ item, quantile, group: "", label: "p" + quantile * 100 })) : [];
+        return known
+            ? item.quantiles.map((quantile) => ({ item, quantile, group: "", label: "p" + quantile * 100 }))
+            : [];
     }
     const groups = Array.from(set.groups(nameOf(item, set), item.by, item.where).keys());
     groups.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-    const label = (group) => (item.by && item.label ? item.label + " " + group : item.by ? group : item.label || item.of);
+    const label = (group) =>
+        item.by && item.label ? item.label + " " + group : item.by ? group : item.label || item.of;
     return groups.map((group) => ({ item, group, label: label(group) }));
 }
 
@@ -270,7 +286,7 @@ function valueOf({ item, quantile, group }, samples, index) {
     const from = samples[Math.max(0, index - (overWindow ? WINDOW : 1))];
     const elapsed = (to.t - from.t) / 1000;
     // A longer time means that samples are missing.
-    if (from === to || elapsed > 2 * (overWindow ? WINDOW : 1) * to.set.intervalMs / 1000 + 1) return null;
+    if (from === to || elapsed > (2 * (overWindow ? WINDOW : 1) * to.set.intervalMs) / 1000 + 1) return null;
     const grown = (name, byLabel = by) => growth(from, to, name, byLabel, where, group);
     const parts = {
         rate: () => ratio(grown(nameOf(item, to.set)), elapsed),
@@ -279,7 +295,11 @@ function valueOf({ item, quantile, group }, samples, index) {
             return counts && quantileOf(counts, quantile);
         },
         mean: () => ratio(grown(family + "_sum"), grown(family + "_count")),
-        per: () => ratio(grown(family), item.per.reduce((sum, name) => sum + (grown(name) || 0), 0)),
+        per: () =>
+            ratio(
+                grown(family),
+                item.per.reduce((sum, name) => sum + (grown(name) || 0), 0),
+            ),
         rest: () => {
             const [all, rest] = [grown(family + "_sum"), grown(item.less + "_sum")];
             return all == null || rest == null ? null : Math.max(0, all - rest) / elapsed;

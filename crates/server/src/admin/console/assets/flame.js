@@ -1,6 +1,6 @@
-// Flame graphs, drawn from stacks in the collapsed format: one stack on a line, root first, with its value. The root is at
-// the top. A second profile gives colours for the difference. Every box is a button: Tab and the arrow keys move between
-// boxes, Enter zooms, Escape zooms out.
+// Flame graphs, drawn from stacks in the collapsed format: one stack on a line, root first, with its value. The root
+// is at the top. A second profile gives colours for the difference. Every box is a button: Tab and the arrow keys move
+// between boxes, Enter zooms, Escape zooms out.
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { bytes, count, seconds, share } from "./format.js";
 
@@ -78,7 +78,8 @@ function boxesOf(root, zoomed) {
 
 /** Returns the part of all values that is below a function whose name contains `text`, each value counted once. */
 export function shareOf(root, text) {
-    const found = (at) => (isMatch(at, text) ? at.value : Array.from(at.children.values()).reduce((sum, child) => sum + found(child), 0));
+    const found = (at) =>
+        isMatch(at, text) ? at.value : Array.from(at.children.values()).reduce((sum, child) => sum + found(child), 0);
     return root.value > 0 ? found(root) / root.value : 0;
 }
 
@@ -122,7 +123,16 @@ export function Flame({ profile, before }) {
     const says = (at) => {
         const part = root.value > 0 ? at.value / root.value : 0;
         const compared = before ? ", before " + share(shareBefore(at)) : "";
-        return at.name + ", " + share(part) + " (" + amount(at.value, unit) + "), itself " + amount(at.self, unit) + compared;
+        return (
+            at.name +
+            ", " +
+            share(part) +
+            " (" +
+            amount(at.value, unit) +
+            "), itself " +
+            amount(at.self, unit) +
+            compared
+        );
     };
     const focusOn = (at) => {
         setCurrent(at);
@@ -151,13 +161,17 @@ export function Flame({ profile, before }) {
         return html`<button type="button" role="treeitem" aria-level=${depth + 1} class=${"box " + colours + marks}
             style=${{ left: left * 100 + "%", width: width * 100 + "%", top: depth * 1.25 + "rem" }}
             tabindex=${at === current ? 0 : -1} aria-label=${says(at)} aria-selected=${String(at === current)}
-            onFocus=${() => setCurrent(at)} onMouseEnter=${() => setCurrent(at)} onClick=${() => setZoomed(at)}>${at.name}</button>`;
+            onFocus=${() => setCurrent(at)} onMouseEnter=${() => setCurrent(at)} onClick=${() => setZoomed(at)}>
+                ${at.name}</button>`;
     };
     return html`<div class="flame">
         <div class="toolbar">
-            <label class="field">Search functions <input type="search" value=${text} onInput=${(event) => setText(event.target.value.trim())} /></label>
-            <span class="quiet" role="status">${text === "" ? "" : share(shareOf(root, text)) + " contain “" + text + "”"}</span>
-            <button type="button" class="button" disabled=${visible === root} onClick=${() => setZoomed(root)}>Zoom out</button>
+            <label class="field">Search functions <input type="search" value=${text}
+                onInput=${(event) => setText(event.target.value.trim())} /></label>
+            <span class="quiet" role="status">
+                ${text === "" ? "" : share(shareOf(root, text)) + " contain “" + text + "”"}</span>
+            <button type="button" class="button" disabled=${visible === root}
+                onClick=${() => setZoomed(root)}>Zoom out</button>
         </div>
         <p class="current mono" aria-hidden="true">${says(current)}</p>
         <div class="boxes" role="tree" aria-label=${profile.title + ", flame graph"} ref=${place} onKeyDown=${onKey}
@@ -174,8 +188,19 @@ function isBelow(at, root) {
 
 function Key({ isDifference }) {
     const keys = isDifference
-        ? [["more3", "more than before"], ["same", "the same"], ["less3", "less than before"]]
-        : [["klad", "klad"], ["rocksdb", "RocksDB"], ["rust", "other Rust and C++"], ["c", "C and the system"], ["thread", "thread"]];
+        ? [
+              ["more3", "more than before"],
+              ["same", "the same"],
+              ["less3", "less than before"],
+          ]
+        : [
+              ["klad", "klad"],
+              ["rocksdb", "RocksDB"],
+              ["rust", "other Rust and C++"],
+              ["c", "C and the system"],
+              ["thread", "thread"],
+          ];
     return html`<ul class="key">${keys.map(([kind, name]) => html`<li><i class=${"box " + kind}></i>${name}</li>`)}
-        <li class="quiet">A box is a function. Its width is its share; the functions that it calls are below it.</li></ul>`;
+        <li class="quiet">A box is a function. Its width is its share; the functions that it calls are below it.</li>
+        </ul>`;
 }

@@ -10,7 +10,9 @@ export function plain(value) {
 }
 
 export function grouped(value) {
-    return Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+    return Math.round(value)
+        .toString()
+        .replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
 function scaled(value, steps) {
@@ -23,25 +25,54 @@ function scaled(value, steps) {
 export function seconds(value) {
     if (value === 0) return "0" + NBSP + "s";
     if (Math.abs(value) >= 120) return duration(value);
-    return scaled(value, [[1, NBSP + "s"], [1e-3, NBSP + "ms"], [1e-6, NBSP + "µs"], [1e-9, NBSP + "ns"]]);
+    return scaled(value, [
+        [1, NBSP + "s"],
+        [1e-3, NBSP + "ms"],
+        [1e-6, NBSP + "µs"],
+        [1e-9, NBSP + "ns"],
+    ]);
 }
 
 /** A time of minutes to days. */
 export function duration(value) {
-    const [days, hours, minutes] = [Math.floor(value / 86400), Math.floor(value / 3600) % 24, Math.floor(value / 60) % 60];
-    const parts = days > 0 ? [days + " d", hours + " h"] : hours > 0 ? [hours + " h", minutes + " min"]
-        : value >= 60 ? [minutes + " min", Math.floor(value % 60) + " s"] : [Math.round(value) + " s"];
+    const [days, hours, minutes] = [
+        Math.floor(value / 86400),
+        Math.floor(value / 3600) % 24,
+        Math.floor(value / 60) % 60,
+    ];
+    const parts =
+        days > 0
+            ? [days + " d", hours + " h"]
+            : hours > 0
+              ? [hours + " h", minutes + " min"]
+              : value >= 60
+                ? [minutes + " min", Math.floor(value % 60) + " s"]
+                : [Math.round(value) + " s"];
     return parts.join(" ").replaceAll(" ", NBSP);
 }
 
 export function bytes(value) {
     if (Math.abs(value) < 1024) return Math.round(value) + NBSP + "B";
-    const steps = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
-    return scaled(value, steps.map(([from, unit]) => [from, NBSP + unit]));
+    const steps = [
+        [2 ** 40, "TiB"],
+        [2 ** 30, "GiB"],
+        [2 ** 20, "MiB"],
+        [2 ** 10, "KiB"],
+    ];
+    return scaled(
+        value,
+        steps.map(([from, unit]) => [from, NBSP + unit]),
+    );
 }
 
 export function count(value) {
-    return Math.abs(value) >= 1e5 ? scaled(value, [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) : plain(value);
+    return Math.abs(value) >= 1e5
+        ? scaled(value, [
+              [1e9, "G"],
+              [1e6, "M"],
+              [1e3, "k"],
+          ])
+        : plain(value);
 }
 
 export function share(value) {
@@ -62,7 +93,9 @@ export const UNITS = {
 /** The local time of day of a Unix time in ms. */
 export function clock(at) {
     const date = new Date(at);
-    return [date.getHours(), date.getMinutes(), date.getSeconds()].map((part) => String(part).padStart(2, "0")).join(":");
+    return [date.getHours(), date.getMinutes(), date.getSeconds()]
+        .map((part) => String(part).padStart(2, "0"))
+        .join(":");
 }
 
 export function dateTime(at) {

@@ -5,7 +5,8 @@ import { bytes, count, seconds, share } from "./format.js";
 import { verdict } from "./verdict.js";
 
 const MINUTES = [2, 5, 15];
-const OPS = ["get", "put", "delete", "update", "batch", "range", "remove_range", "changes", "status", "other"];
+/** The operations by which klad counts requests. */
+export const OPS = ["get", "put", "delete", "update", "batch", "range", "remove_range", "changes", "status", "other"];
 const DURATION = "klad_http_request_duration_seconds";
 
 /** `store`: `{ samples, help }` of the stream; `charts`: those of charts.json. */
@@ -22,36 +23,54 @@ export function Now({ store, charts, theme, view, session }) {
     const shown = { samples, help: store.help, minutes, op: op || null, theme };
     const own = charts.filter((chart) => chart.view === view);
     return html`
-        ${view === "now" && html`<${Verdict} found=${found} />`}
+        ${view === "now" && html`<${Verdict} found=${found} isGone=${store.isGone} />`}
         ${view === "now" && found && html`<${Tiles} now=${found.now} />`}
         <div class="toolbar" role="group" aria-label="What the charts show">
-            <${Choice} label="Time range" value=${minutes} onChange=${setMinutes} options=${MINUTES.map((value) => [value, value + " min"])} />
-            ${view === "now" && html`<label class="field">Latency of
+            <${Choice} label="Time range" value=${minutes} onChange=${setMinutes}
+                options=${MINUTES.map((value) => [value, value + " min"])} />
+            ${
+                view === "now" &&
+                html`<label class="field">Latency of
                 <select value=${op} onChange=${(event) => setOp(event.target.value)}>
                     <option value="">all operations</option>
                     ${OPS.map((name) => html`<option value=${name}>${name}</option>`)}
-                </select></label>`}
-            <button type="button" class="button" aria-pressed=${String(isPaused)} onClick=${() => setPaused(!isPaused)}>${isPaused ? "Continue" : "Pause"}</button>
+                </select></label>`
+            }
+            <button type="button" class="button" aria-pressed=${String(isPaused)}
+                onClick=${() => setPaused(!isPaused)}>${isPaused ? "Continue" : "Pause"}</button>
             <span class="quiet" role="status">${isPaused ? "Paused. The charts do not change." : ""}</span>
         </div>
         ${samples.length < 2 && html`<p class="quiet">Waiting for the first figures …</p>`}
-        <div class="charts">${own.map((chart) => html`<${Chart} key=${chart.id} chart=${chart} view=${shown} />`)}</div>`;
+        <div class="charts">
+            ${own.map((chart) => html`<${Chart} key=${chart.id} chart=${chart} view=${shown} />`)}</div>`;
 }
 
 /** Buttons of which one is chosen. */
 export function Choice({ label, value, options, onChange }) {
-    return html`<div class="switch" role="group" aria-label=${label}>${options.map(([option, name]) => html`
-        <button type="button" aria-pressed=${String(option === value)} onClick=${() => onChange(option)}>${name}</button>`)}</div>`;
+    return html`<div class="switch" role="group" aria-label=${label}>${options.map(
+        ([option, name]) => html`
+        <button type="button" aria-pressed=${String(option === value)} onClick=${() => onChange(option)}>
+            ${name}</button>`,
+    )}</div>`;
 }
 
-function Verdict({ found }) {
+function Verdict({ found, isGone }) {
+    // The figures in the sentences change each second. A screen reader is told only when there are other sentences.
+    const spoken = useRef({ key: "", text: "" });
     if (!found) return null;
+    if (isGone)
+        return html`<section class="verdict bad" aria-label="What klad waits for">
+        <p>klad does not answer. These are the last figures.</p></section>`;
     const { findings, summary } = found;
+    const key = findings.map(({ see, level }) => see + level).join();
+    if (spoken.current.key !== key) spoken.current = { key, text: findings.map(({ text }) => text).join(" ") };
     const level = findings.length === 0 ? "good" : findings[0].level;
     return html`<section class=${"verdict " + level} aria-label="What klad waits for">
-        <div role="status">
+        <p class="hidden" role="status">${spoken.current.text}</p>
+        <div>
             ${findings.length === 0 && html`<p><${Sign} level="good" /> <strong>Nothing is late.</strong></p>`}
-            ${findings.map(({ level, text, see }) => html`<p key=${see + level}><${Sign} level=${level} /> <strong>${text}</strong> <${See} see=${see} /></p>`)}
+            ${findings.map(({ level, text, see }) => html`<p key=${see + level}><${Sign} level=${level} /> <strong>
+                ${text}</strong> <${See} see=${see} /></p>`)}
         </div>
         <p class="summary">${summary}</p>
     </section>`;
@@ -87,15 +106,29 @@ function Tiles({ now }) {
     const budget = now.value("klad_memory_budget_bytes", { part: "total" });
     const resident = now.value("process_resident_memory_bytes");
     const tiles = [
-        ["Requests", number(now.rate(DURATION + "_count"), count) + "/s", number(now.value("klad_http_requests_in_flight"), count) + " in flight"],
+        [
+            "Requests",
+            number(now.rate(DURATION + "_count"), count) + "/s",
+            number(now.value("klad_http_requests_in_flight"), count) + " in flight",
+        ],
         ["p50", latency(0.5), "half of the requests take longer"],
         ["p99", latency(0.99), "1 of 100 takes longer"],
         ["p99.9", latency(0.999), "1 of 1,000 takes longer"],
         ["Rejected", number(refused, count) + "/s", "503 and 507"],
-        ["CPU", number(now.rate("process_cpu_seconds_total"), (value) => value.toFixed(2)) + " cores", "of all threads"],
+        [
+            "CPU",
+            number(now.rate("process_cpu_seconds_total"), (value) => value.toFixed(2)) + " cores",
+            "of all threads",
+        ],
         ["Memory", number(resident, bytes), budget ? share(resident / budget) + " of --memory" : ""],
-        ["Connections", number(now.value("klad_connections_open"), count), "limit " + number(now.value("klad_connections_limit"), count)],
+        [
+            "Connections",
+            number(now.value("klad_connections_open"), count),
+            "limit " + number(now.value("klad_connections_limit"), count),
+        ],
     ];
-    return html`<dl class="tiles" aria-label="The last ten seconds">${tiles.map(([name, value, note]) => html`
-        <div><dt>${name}</dt><dd>${value}</dd><dd class="note">${note}</dd></div>`)}</dl>`;
+    return html`<dl class="tiles" aria-label="The last ten seconds">${tiles.map(
+        ([name, value, note]) => html`
+        <div><dt>${name}</dt><dd>${value}</dd><dd class="note">${note}</dd></div>`,
+    )}</dl>`;
 }

@@ -43,12 +43,15 @@ export async function read(key) {
     const isLarge = size > SHOWN_BYTES_MAX;
     if (isLarge) {
         stop.abort();
-        answer = await send(addressOf(key), { headers: { Range: "bytes=0-" + (PREVIEW_BYTES - 1), "If-Match": headers.get("etag") } });
+        answer = await send(addressOf(key), {
+            headers: { Range: "bytes=0-" + (PREVIEW_BYTES - 1), "If-Match": headers.get("etag") },
+        });
     }
     const ttl = headers.get("klad-ttl");
     return {
         bytes: new Uint8Array(await answer.arrayBuffer()),
-        size, isLarge,
+        size,
+        isLarge,
         etag: headers.get("etag"),
         type: headers.get("content-type"),
         encoding: headers.get("content-encoding"),

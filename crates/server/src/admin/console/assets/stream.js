@@ -1,5 +1,5 @@
-// Reads klad's stream of figures, one sample a second, and keeps the last 15 minutes. EventSource cannot send a token, so
-// this reads the stream with fetch. If klad does not answer, it tries again until klad does.
+// Reads klad's stream of figures, one sample a second, and keeps the last 15 minutes. EventSource cannot send a token,
+// so this reads the stream with fetch. If klad does not answer, it tries again until klad does.
 import { ApiError, send } from "./api.js";
 import { SeriesSet } from "./figures.js";
 
@@ -7,6 +7,8 @@ import { SeriesSet } from "./figures.js";
 const KEPT_MS = 15 * 60 * 1000;
 /** Without a byte for this time the stream counts as broken, ms. */
 const SILENCE_MAX_MS = 5000;
+/** klad counts as gone if nothing has come for this time, ms. */
+const GONE_MS = 3000;
 /** Pauses before new attempts, ms; the last one repeats. */
 const PAUSES_MS = [250, 500, 1000, 2000, 3000];
 
@@ -40,6 +42,11 @@ export class Stream {
         this.run = null;
     }
 
+    /** Whether klad has not answered for more than three samples. */
+    get isGone() {
+        return !this.isLive && this.run !== null && this.answeredAt !== null && Date.now() - this.answeredAt > GONE_MS;
+    }
+
     get latest() {
         return this.samples[this.samples.length - 1];
     }
@@ -47,7 +54,9 @@ export class Stream {
     async follow(stopped) {
         for (let failures = 0; !stopped.aborted; failures += 1) {
             try {
-                await this.readOnce(stopped, () => { failures = 0; });
+                await this.readOnce(stopped, () => {
+                    failures = 0;
+                });
                 this.error = null;
             } catch (error) {
                 this.error = error;

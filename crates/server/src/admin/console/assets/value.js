@@ -1,5 +1,5 @@
-// Shows a value as text, JSON, bytes or a picture. Whatever a value contains becomes a text node; pictures are only of the
-// types in IMAGES, which cannot hold scripts.
+// Shows a value as text, JSON, bytes or a picture. Whatever a value contains becomes a text node; pictures are only of
+// the types in IMAGES, which cannot hold scripts.
 import { html, useEffect, useMemo, useState } from "./html.js";
 import { hexDump, pieces, toText, fromText } from "./bytes.js";
 import { Choice } from "./now.js";
@@ -15,7 +15,8 @@ const DEPTH_MAX = 64;
 export function Escaped({ bytes, keepsLines, doubles }) {
     const found = useMemo(() => pieces(bytes, keepsLines), [bytes]);
     const plain = (text) => (doubles ? text.replaceAll("\\", "\\\\") : text);
-    return html`<bdi dir="ltr">${found.map(({ text, isEscape }) => (isEscape ? html`<mark>${text}</mark>` : plain(text)))}</bdi>`;
+    return html`<bdi dir="ltr">${found.map(({ text, isEscape }) => (isEscape ? html`<mark>
+        ${text}</mark>` : plain(text)))}</bdi>`;
 }
 
 /** Indents JSON without a change of any number or text. Null if it is not JSON, or is nested too deeply. */
@@ -89,5 +90,6 @@ function Picture({ bytes, type }) {
         return () => URL.revokeObjectURL(made);
     }, [bytes, type]);
     if (isBroken) return html`<p class="problem">The value is not a picture of the type ${type}.</p>`;
-    return html`<p class="value">${address && html`<img src=${address} alt="the value" onError=${() => setBroken(true)} />`}</p>`;
+    return html`<p class="value">
+        ${address && html`<img src=${address} alt="the value" onError=${() => setBroken(true)} />`}</p>`;
 }
