@@ -58,11 +58,11 @@ return {
     headings: document.querySelectorAll('h1').length, landmarks: ['header', 'nav', 'main'].filter((name) => document.querySelector(name)).length,
 };";
 
-fn console(server: &Server) -> String {
+pub(super) fn console(server: &Server) -> String {
     format!("http://{}/console", server.admin)
 }
 
-fn open(browser: &Browser, server: &Server, view: &str) {
+pub(super) fn open(browser: &Browser, server: &Server, view: &str) {
     // A change of the part behind `#` alone would not load the page again.
     browser.go("about:blank");
     browser.go(&format!("{}#/{view}", console(server)));
@@ -91,7 +91,7 @@ fn faults(browser: &Browser, width: u64, dark: bool) -> Vec<String> {
 }
 
 /// Waits until the view has no faults. Also asserts that the browser has logged no error.
-fn assert_well_drawn(browser: &Browser, view: &str, width: u64, dark: bool) {
+pub(super) fn assert_well_drawn(browser: &Browser, view: &str, width: u64, dark: bool) {
     let deadline = Instant::now() + PATIENCE;
     let mut found = faults(browser, width, dark);
     while !found.is_empty() && Instant::now() < deadline {
@@ -475,11 +475,10 @@ fn writes_the_pictures_of_the_documents() {
         browser.click("button", "Take a profile");
         browser.wait("document.querySelectorAll('.boxes .box').length > 20");
         browser.fill(".flame input[type=search]", "rocksdb");
-        browser.run("document.querySelector('#profiles').scrollIntoView()");
-        save("why", 900, "document.querySelectorAll('.boxes .found').length > 0");
+        save("why", 1300, "document.querySelectorAll('.boxes .found').length > 0");
     });
     open(&browser, &server, &format!("data/{}/{}", key64(b"users/7/"), key64(b"users/7/profile")));
-    save("data", 620, "document.querySelector('.entry pre') && document.querySelector('.keys tbody tr')");
+    save("data", 700, "document.querySelector('.entry pre') && document.querySelector('.keys tbody tr')");
     open(&browser, &server, "care");
     save("care", 900, VIEWS[3].1);
 }

@@ -58,6 +58,8 @@ mod console;
 mod console_charts;
 #[cfg(all(feature = "rocksdb", target_os = "linux"))]
 mod console_page;
+#[cfg(all(feature = "rocksdb", target_os = "linux"))]
+mod console_views;
 mod contract;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod disk;

@@ -132,6 +132,11 @@ impl Browser {
         self.chromium("Emulation.setEmulatedMedia", &features);
     }
 
+    /// Runs a script in each page from now on, before the page's own.
+    pub(crate) fn before_each_page(&self, script: &str) {
+        self.chromium("Page.addScriptToEvaluateOnNewDocument", &json!({ "source": script }));
+    }
+
     fn chromium(&self, command: &str, parameters: &Value) -> Value {
         self.ask("POST", "/goog/cdp/execute", &json!({ "cmd": command, "params": parameters }))
     }
