@@ -81,25 +81,50 @@ fn figures(stream: &mut Stream, samples: usize) -> Vec<(String, Value)> {
     names.iter().map(|name| name.as_str().unwrap().to_owned()).zip(values).collect()
 }
 
+/// The headers of the page's files, and those of data: what each must contain.
+const FILE_HEADERS: [(&str, &str); 10] = [
+    ("content-security-policy", "default-src 'none';"),
+    ("content-security-policy", "script-src 'self';"),
+    ("content-security-policy", "connect-src 'self';"),
+    ("content-security-policy", "base-uri 'none';"),
+    ("content-security-policy", "frame-ancestors 'none'"),
+    ("x-frame-options", "DENY"),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cache-control", "no-cache"),
+];
+
+const DATA_HEADERS: [(&str, &str); 5] = [
+    ("content-security-policy", "default-src 'none'; sandbox"),
+    ("content-disposition", "attachment"),
+    ("x-content-type-options", "nosniff"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cache-control", "no-store"),
+];
+
+/// Returns the headers that are missing or do not contain what they must.
+fn wrong_headers(answer: &Answer, wanted: &[(&str, &str)]) -> Vec<String> {
+    let is_wrong = |(name, part): &&(&str, &str)| !answer.header(name).is_some_and(|value| value.contains(part));
+    let unsafe_rule = answer.header("content-security-policy").filter(|policy| policy.contains("unsafe"));
+    let missing = wanted.iter().filter(is_wrong).map(|(name, part)| format!("{name}: {part}"));
+    missing.chain(unsafe_rule.map(str::to_owned)).collect()
+}
+
+#[test]
+fn twin_answers_without_these_headers_are_noticed() {
+    let server = ServerBuilder::new("memory").start();
+    server.client().put("/v1/kv/k", b"<script>");
+    assert_eq!(wrong_headers(&server.admin("/metrics"), &FILE_HEADERS).len(), FILE_HEADERS.len());
+    assert_eq!(wrong_headers(&server.client().get("/v1/kv/k"), &DATA_HEADERS).len(), DATA_HEADERS.len());
+}
+
 #[test]
 fn the_page_is_served_without_a_token_and_with_its_headers() {
     let server = both().builder("memory").start();
     let plain = server.admin("/console");
     assert_eq!((plain.status, plain.header("content-type")), (200, Some("text/html; charset=utf-8")));
-    let policy = plain.header("content-security-policy").unwrap();
-    for rule in ["default-src 'none'", "script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"] {
-        assert!(policy.split("; ").any(|own| own == rule), "{rule} is missing in {policy}");
-    }
-    assert!(!policy.contains("unsafe"), "{policy}");
-    for (name, value) in [
-        ("x-frame-options", "DENY"),
-        ("x-content-type-options", "nosniff"),
-        ("referrer-policy", "no-referrer"),
-        ("cross-origin-opener-policy", "same-origin"),
-        ("cache-control", "no-cache"),
-    ] {
-        assert_eq!(plain.header(name), Some(value));
-    }
+    assert_eq!(wrong_headers(&plain, &FILE_HEADERS), Vec::<String>::new());
     let ask =
         |method, target, headers: &[(&str, &str)]| Client::connect(server.admin).request(method, target, headers, None);
     let gzipped = ask("GET", "/console", &[("Accept-Encoding", "br, gzip")]);
@@ -202,9 +227,7 @@ fn the_console_reads_and_writes_as_a_client_of_the_data_listener_does() {
         assert_eq!((seen.status, &seen.body, seen.header("etag")), (200, &direct.body, direct.header("etag")));
         // A browser must not run it as a page of the console.
         assert_eq!(seen.header("content-type"), Some("text/html"));
-        assert!(seen.header("content-security-policy").is_some_and(|policy| policy.contains("sandbox")));
-        assert_eq!(seen.header("content-disposition"), Some("attachment"));
-        assert_eq!(seen.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(wrong_headers(&seen, &DATA_HEADERS), Vec::<String>::new());
         let large = vec![7; 3 << 20];
         assert_eq!(console.request("PUT", "/console/data/v1/kv/large", &[], Some(&large)).status, 201);
         assert_eq!(console.get("/console/data/v1/kv/large").body, large);

@@ -38,7 +38,7 @@ const ADMIN: [(&str, &str, For); 28] = [
     ("/", "GET", For::Readers),
     ("/metrics", "GET", For::Readers),
     ("/console", "GET", For::Everybody),
-    ("/console/", "GET", For::Readers),
+    ("/console/", "GET", For::Everybody),
     ("/console/session", "GET", For::Readers),
     ("/console/events", "GET", For::Readers),
     ("/console/data/v1/kv/k", "GET", For::Readers),

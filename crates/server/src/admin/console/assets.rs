@@ -18,7 +18,7 @@ use crate::admin::page::Page;
 
 /// One file.
 struct Asset {
-    /// Below `/console/`. The page itself is at `/console`.
+    /// Below `/console/`. The page itself is at `/console`, and at `/console/`, which people type.
     name: &'static str,
     content_type: &'static str,
     bytes: &'static [u8],
@@ -129,8 +129,10 @@ pub(super) fn answer(request: &Request<Incoming>) -> Option<Response<Page>> {
 }
 
 fn find(path: &str) -> Option<&'static Asset> {
-    let name = path.strip_prefix("/console")?;
-    let name = if name.is_empty() { "index.html" } else { name.strip_prefix('/')? };
+    let name = match path.strip_prefix("/console")? {
+        "" | "/" => "index.html",
+        below => below.strip_prefix('/')?,
+    };
     ASSETS.iter().find(|asset| asset.name == name)
 }
 
