@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::support::loaded::loaded;
@@ -179,7 +180,6 @@ fn open_key(browser: &Browser, server: &Server, key: &[u8]) {
 }
 
 fn key64(key: &[u8]) -> String {
-    use base64::Engine as _;
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(key)
 }
 
@@ -244,6 +244,61 @@ fn a_value_that_another_client_has_changed_is_shown_and_not_overwritten() {
     browser.click(".panel button", "Delete");
     browser.wait("document.querySelector('.entry').textContent.includes('This key has no value')");
     assert_eq!(server.client().get("/v1/kv/kept").status, 404);
+}
+
+/// A PNG of one pixel, in base64.
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==";
+
+#[test]
+fn keys_are_browsed_page_by_page_made_shown_in_their_form_and_expire() {
+    let server = ServerBuilder::new("rocksdb").start();
+    let browser = Browser::start();
+    for number in 0..130 {
+        put(&server, format!("many/{number:03}").as_bytes(), &[], b"x");
+    }
+    let png = base64::engine::general_purpose::STANDARD.decode(PNG).unwrap();
+    put(&server, b"picture", &[("Content-Type", "image/png")], &png);
+    put(&server, b"raw", &[], b"\xff\xfe\x00");
+    let rows = "Array.from(document.querySelectorAll('.keys tbody tr')).map((row) => row.cells[0].innerText.trim())";
+    open(&browser, &server, "data");
+    browser.wait(&format!("{rows}.join() === 'many/…,picture,raw'"));
+    browser.click(".keys a", "many/");
+    browser.wait(&format!("{rows}.length === 100 && {rows}[0] === 'many/000'"));
+    browser.click("button", "Next");
+    browser.wait(&format!("{rows}.length === 30 && {rows}[29] === 'many/129'"));
+    browser.click("button", "Previous");
+    browser.wait(&format!("{rows}[0] === 'many/000'"));
+
+    open_key(&browser, &server, b"picture");
+    browser.wait("document.querySelector('.entry img').naturalWidth === 1");
+    open_key(&browser, &server, b"raw");
+    browser.wait("document.querySelector('.entry pre').textContent.includes('ff fe 00')");
+    browser.click(".entry button", "Expiry");
+    browser.fill(".panel input", "2h");
+    browser.click(".panel button", "Set");
+    browser.wait("document.querySelector('.entry .facts').innerText.includes('in 1\u{a0}h')");
+    assert!(server.client().get("/v1/kv/raw").header("klad-ttl").is_some());
+    browser.click(".entry button", "Expiry");
+    browser.click(".panel button", "Never expires");
+    browser.wait("document.querySelector('.entry .facts').innerText.includes('never')");
+
+    // A new key, and one that exists already.
+    browser.click("button", "New key");
+    browser.fill(".editor .grows input", "new\\xff");
+    browser.fill("textarea", "made here");
+    browser.click(".editor button", "Save");
+    browser.wait(
+        "document.querySelector('.key-name').textContent === 'new\\\\xff' && document.querySelector('.entry .facts')",
+    );
+    assert_eq!(server.client().get("/v1/kv/new%ff").body, b"made here");
+    browser.click("button", "New key");
+    browser.fill(".editor .grows input", "raw");
+    browser.click(".editor button", "Save");
+    browser.wait("document.querySelector('.conflict').innerText.includes('This key has a value already')");
+    browser.click(".conflict button", "Keep the value in klad");
+    assert_eq!(server.client().get("/v1/kv/raw").body, b"\xff\xfe\x00");
+    // The browser logs the 412.
+    assert!(browser.errors().iter().all(|error| error.contains("412")));
 }
 
 #[test]
@@ -441,10 +496,12 @@ fn the_page_says_that_klad_has_gone_and_recovers_when_it_is_back() {
     assert!(shown.as_u64() > Some(10), "{shown}");
 }
 
-/// Writes docs/console/*.png: `cargo test --release --test it -- --ignored console_page::writes_the_pictures`.
+/// With `KLAD_TEST_PICTURES=docs/console` this writes the pictures of the documents. Without, it shows that it can.
 #[test]
-#[ignore = "changes files of the documents"]
-fn writes_the_pictures_of_the_documents() {
+fn the_pictures_of_the_documents_can_be_made() {
+    let wanted = std::env::var_os("KLAD_TEST_PICTURES");
+    // Time for enough samples.
+    let wait = |seconds| std::thread::sleep(Duration::from_secs(if wanted.is_some() { seconds } else { 0 }));
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new("rocksdb").arg("--memory", "256MiB")).start();
     let json = br#"{"name":"Ada","roles":["admin","author"],"visits":12345678901234567890}"#;
@@ -456,17 +513,19 @@ fn writes_the_pictures_of_the_documents() {
     let save = |view: &str, height: u64, ready: &str| {
         browser.look(1280, height, false);
         browser.wait(ready);
-        std::thread::sleep(Duration::from_millis(300));
-        let path = format!("{}/docs/console/{view}.png", env!("CARGO_MANIFEST_DIR"));
-        std::fs::write(path, browser.picture()).unwrap();
+        let picture = browser.picture();
+        assert!(picture.starts_with(b"\x89PNG") && picture.len() > 10_000, "{view}: {} bytes", picture.len());
+        if let Some(directory) = &wanted {
+            let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+            std::fs::write(directory.join(format!("{view}.png")), picture).unwrap();
+        }
     };
     loaded(&server, || {
         open(&browser, &server, "now");
-        // Enough samples for a picture.
-        std::thread::sleep(Duration::from_secs(50));
+        wait(50);
         shim.slow_writes();
         browser.wait("document.querySelector('.verdict').textContent.includes('Writes wait for the disk')");
-        std::thread::sleep(Duration::from_secs(20));
+        wait(20);
         browser.click(".switch button", "2 min");
         save("now", 1000, VIEWS[0].1);
         shim.pass();

@@ -99,7 +99,9 @@ function axes(unit, width) {
     ];
 }
 
+/** The label of a time; none where the edge of the chart would cut it off. */
 function time(at, u) {
+    if (u.valToPos(at, "x") > u.bbox.width / devicePixelRatio - 20) return "";
     const text = clock(at * 1000);
     return u.scales.x.max - u.scales.x.min > 240 ? text.slice(0, 5) : text;
 }
