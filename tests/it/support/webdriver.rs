@@ -1,5 +1,5 @@
-//! Drives Chromium through chromedriver: JSON over HTTP, as WebDriver says. For what Chromium alone can do (widths, colour
-//! schemes, its log), chromedriver has commands of its own.
+//! Drives Chromium through chromedriver, with the JSON over HTTP of the standard `WebDriver`. chromedriver has commands
+//! of its own for what only Chromium can do: widths, colour schemes, and its log.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
