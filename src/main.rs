@@ -291,11 +291,14 @@ fn end_at_once() -> ! {
 /// Logs the main facts about this process, for people who read the log later.
 fn log_start(config: &Config, server: &Server, engine: &dyn Engine, durability: Durability) {
     let limits = &config.server.limits;
+    let safety = &config.server.safety;
+    let admin_scheme = if safety.tls.is_some() && safety.admin_tls { "https" } else { "http" };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         pid = std::process::id(),
         listen = %server.address(),
         admin = %server.admin_address(),
+        console = format_args!("{admin_scheme}://{}/console", server.admin_address()),
         engine = engine.name(),
         capabilities = engine.capabilities().names(),
         copies = engine.copies(),

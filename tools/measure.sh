@@ -11,7 +11,7 @@ failed=
 
 echo "== tests/measure"
 cargo test --release --locked --workspace --test measure -- --test-threads=1 || failed="$failed tests/measure"
-for chore in bench-truth bulk memory restart stops profile-cost yardstick; do
+for chore in bench-truth bulk memory restart stops profile-cost console-cost yardstick; do
     echo "== $chore"
     "$CARGO_TARGET_DIR/release/xtask" "$chore" || failed="$failed $chore"
 done

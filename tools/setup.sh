@@ -93,6 +93,10 @@ look() {
     # Check profiles: `go tool pprof` reads them, and a browser opens their pictures.
     [ "$purpose" != test ] || command -v go >/dev/null 2>&1 || missing="$missing go"
     [ "$purpose" != test ] || command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    # Drives chromium in the tests of the console.
+    [ "$purpose" != test ] || command -v chromedriver >/dev/null 2>&1 || missing="$missing chromedriver"
+    # The terminal of the tests of `klad top`.
+    [ "$purpose" != test ] || command -v tmux >/dev/null 2>&1 || missing="$missing tmux"
     # Runs schemathesis, which tests the OpenAPI document against a server.
     [ "$purpose" != test ] || python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python"
     # Runs the same scripts as `klad bench`, for comparison.
@@ -132,6 +136,7 @@ package() {
     debian:compiler) echo g++ ;;
     debian:libclang) echo libclang-dev ;;
     debian:promtool | debian:nginx | debian:haproxy) echo "-" ;;
+    debian:chromedriver) echo chromium-driver ;;
     debian:go) echo golang-go ;;
     debian:python) echo python3-venv ;;
     debian:java) echo openjdk-17-jdk-headless ;;
@@ -139,6 +144,7 @@ package() {
     arch:java) echo jdk17-openjdk ;;
     macos:java) echo openjdk@17 ;;
     fedora:python) echo python3 ;;
+    arch:chromedriver) echo chromium ;;
     fedora:go) echo golang ;;
     fedora:compiler) echo gcc-c++ ;;
     fedora:libclang) echo clang-devel ;;
@@ -283,7 +289,7 @@ macos)
     exit 1
     ;;
 *)
-    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, for the tests promtool, go, chromium, python 3, wrk, nginx and haproxy, and for a cluster Java 17 and maven"
+    say "missing:$missing. Install a C and C++ compiler, make, libclang with its headers, ccache, curl, for the tests promtool, go, chromium with chromedriver, tmux, python 3, wrk, nginx and haproxy, and for a cluster Java 17 and maven"
     exit 1
     ;;
 esac

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Prints the notices of all code in the program: each licence text once, with the names of the projects that use it.
 # The licences that deny.toml allows only require their texts; CDDL (inferno) also requires the place of the source.
-# uPlot, which draws the charts of pages, is not a crate: it is in crates/page/src/vendor.
+# uPlot, which draws the charts of pages, is not a crate: it is in crates/page/src/vendor. Nor are Preact and htm, with
+# which the console is written.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -51,8 +52,19 @@ echo "uPlot $uplot_version (MIT)" >>"$scratch/list"
 echo "uPlot $uplot_version: LICENSE" >>"$scratch/uplot.from"
 cp "$uplot/LICENSE" "$scratch/uplot.text"
 
-echo "klad holds code of these projects, unchanged; the source of each is on https://crates.io under this name and version,"
-echo "that of uPlot on https://github.com/leeoniya/uPlot. Their licences follow."
+console=crates/server/src/admin/console/assets/vendor
+while read -r project licence; do
+    version=$(sed -n "s/.*npm package \`$project\` \([0-9.]*\) .*/\1/p" "$console/README.md")
+    echo "$project $version ($licence)" >>"$scratch/list"
+    echo "$project $version: LICENSE" >>"$scratch/$project.from"
+    cp "$console/LICENSE-$project" "$scratch/$project.text"
+done <<'END'
+htm Apache-2.0
+preact MIT
+END
+
+echo "klad holds code of these projects; the source of each is on https://crates.io under this name and version, that of uPlot"
+echo "on https://github.com/leeoniya/uPlot, and that of Preact and htm on https://www.npmjs.com. Their licences follow."
 echo
 cat "$scratch/list"
 for from in "$scratch"/*.from; do

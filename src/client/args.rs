@@ -91,6 +91,13 @@ pub enum ClientCommand {
     ///
     /// Exit codes: 0 taken; 1 failed, for example while another profile is being taken; 2 wrong usage.
     Profile(ProfileArgs),
+    /// Show on the terminal what a running server does: requests, queues, commits, memory, CPU time.
+    ///
+    /// Keys: 1 to 3 choose a view, p pauses, ? shows help, q quits. It has the figures of the console, which is a page
+    /// at the path /console of the admin address. NO_COLOR switches colours off.
+    ///
+    /// Exit codes: 0 ended by the user, or printed; 1 failed; 2 wrong usage.
+    Top(TopArgs),
 }
 
 impl ClientCommand {
@@ -262,6 +269,20 @@ pub struct HealthArgs {
     pub transport: TransportArgs,
 }
 
+/// Options of `klad top`.
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    /// The server's admin address [default: KLAD_ADMIN_URL, or http://127.0.0.1:8081].
+    #[arg(value_name = "URL", value_hint = clap::ValueHint::Url)]
+    pub url: Option<String>,
+    /// Print the figures once, as text.
+    #[arg(long)]
+    pub once: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "it would become the help of the group")]
+    pub transport: TransportArgs,
+}
+
 /// Conditions of a write that may create a key.
 #[derive(Args, Debug, Default)]
 #[group(multiple = false)]
@@ -332,7 +353,7 @@ pub struct ServerArgs {
 }
 
 /// Options of the connection to a server.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct TransportArgs {
     /// File with the token to send [default: KLAD_TOKEN_FILE, or no token].
     ///

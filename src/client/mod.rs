@@ -1,11 +1,11 @@
 //! The client commands: `klad put`, `get`, `del`, `add`, `expire`, `scan`, `batch`, `watch`, `export`, `import`,
-//! `health` and `profile`.
+//! `health`, `profile` and `top`.
 //!
 //! ```text
 //!   one request    commands, profile ─────────────────┬─▶ exchange (one request, one answer) ─▶ connection (socket,
 //!   many requests  scan, export ─▶ list ──────────────┤      └── answer (framing: head, length, chunks)      TLS, time)
 //!                  batch, import ─▶ upload ─▶ bounds ─┤
-//!                  watch ─────────────────────────────┘
+//!                  watch, top ────────────────────────┘
 //!   no request     export, import ─▶ directory, load ─▶ the engine of a data directory that no process serves
 //!   the items of an answer or a file: items (where one ends) ─▶ entry (JSON), cbor
 //!   output without loss, for people and programs: show
@@ -48,6 +48,7 @@ mod scan;
 mod show;
 mod tls;
 mod token;
+mod top;
 mod upload;
 mod url;
 mod watch;
@@ -123,6 +124,7 @@ pub fn run(command: &ClientCommand) -> Result<ExitCode, disk::OpenError> {
         ClientCommand::Import(args) => ("import", import::run(args)),
         ClientCommand::Health(args) => ("health", commands::health(args)),
         ClientCommand::Profile(args) => ("profile", profile::run(args)),
+        ClientCommand::Top(args) => ("top", top::run(args)),
     };
     let Err(error) = ended else { return Ok(ExitCode::SUCCESS) };
     let code = match error {

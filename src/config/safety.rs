@@ -64,7 +64,7 @@ pub(super) fn check(args: &ServeArgs) -> Result<Exposure, Error> {
     if args.token_file.is_none() && !args.insecure_listen {
         for (option, given, address, what) in [
             ("listen", &args.listen, data, "read and write everything"),
-            ("admin-listen", &args.admin_listen, admin, "see and operate klad"),
+            ("admin-listen", &args.admin_listen, admin, "read and write everything, and operate klad"),
         ] {
             if let Some(address) = address {
                 return Err(Error::Exposed { option, given: given.clone(), address, what });

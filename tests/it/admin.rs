@@ -23,7 +23,8 @@ fn every_listed_path_answers() {
         let paths = listed(&server);
         assert!(paths.len() >= 4, "{paths:?}");
         // Other tests call the paths that do something.
-        let shows = |path: &&str| !["/config", "/reload", "/checkpoint", "/compact"].contains(path);
+        let shows =
+            |path: &&str| !["/console", "/drain", "/config", "/reload", "/checkpoint", "/compact"].contains(path);
         let others = ["/", "/healthz", "/readyz?verbose"];
         for path in paths.iter().map(String::as_str).filter(shows).chain(others) {
             let mut client = Client::connect(server.admin);
@@ -52,12 +53,24 @@ fn the_metrics_have_the_content_type_of_prometheus() {
     assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
 }
 
+#[test]
+fn a_drained_klad_is_not_ready_and_serves() {
+    let server = ServerBuilder::new("memory").start();
+    assert_eq!(server.ask_admin("POST", "/drain").text(), "{\n  \"draining\": true\n}\n");
+    assert_eq!(server.admin("/readyz").status, 503);
+    assert!(server.admin("/readyz?verbose").text().contains("[-]not-draining failed: "));
+    assert_eq!((server.client().put("/v1/kv/k", b"v").status, server.admin("/livez").status), (201, 200));
+    assert_eq!(server.ask_admin("DELETE", "/drain").status, 200);
+    assert_eq!(server.admin("/readyz").status, 200);
+    assert_eq!(server.ask_admin("PUT", "/drain").status, 405);
+}
+
 #[cfg(feature = "rocksdb")]
 #[test]
 fn verbose_readiness_names_every_check() {
     let server = ServerBuilder::new("rocksdb").start();
     let ready = server.admin("/readyz?verbose").text();
-    let all = ["not-stopping", "log", "write-stall", "disk-space", "storage-answers"];
+    let all = ["not-stopping", "not-draining", "log", "write-stall", "disk-space", "storage-answers"];
     let expected: String = all.iter().map(|check| format!("[+]{check} ok\n")).collect();
     assert_eq!(ready, expected + "readyz check passed\n");
     let full = ServerBuilder::new("rocksdb").arg("--disk-reserve", "1EiB").start();

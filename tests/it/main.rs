@@ -54,6 +54,12 @@ mod command_line_tls;
 mod commit_delay;
 mod configuration;
 mod connections;
+mod console;
+mod console_charts;
+#[cfg(all(feature = "rocksdb", target_os = "linux"))]
+mod console_page;
+#[cfg(all(feature = "rocksdb", target_os = "linux"))]
+mod console_views;
 mod contract;
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 mod disk;
@@ -117,6 +123,8 @@ mod tidy;
 mod tls;
 mod tls_files;
 mod tokens;
+#[cfg(target_os = "linux")]
+mod top;
 mod v1_batch;
 #[cfg(feature = "rocksdb")]
 mod v1_changes;

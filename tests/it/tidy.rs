@@ -25,7 +25,8 @@ const ROWS: &[(&str, &[&[&str]])] = &[
         "crates/server/src",
         &[
             &["lib"],
-            &["admin", "connection"],
+            &["admin"],
+            &["connection"],
             &["http"],
             &["exchange"],
             &["observe"],

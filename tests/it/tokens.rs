@@ -31,17 +31,26 @@ const DATA: [(&str, [u16; 7], [u16; 7]); 4] = [
 ];
 
 /// Every path of the admin listener with its methods, and who may use each: everyone, readers, or writers.
-const ADMIN: [(&str, &str, For); 19] = [
+const ADMIN: [(&str, &str, For); 28] = [
     ("/livez", "GET", For::Everybody),
     ("/healthz", "GET", For::Everybody),
     ("/readyz", "GET", For::Everybody),
     ("/", "GET", For::Readers),
     ("/metrics", "GET", For::Readers),
+    ("/console", "GET", For::Everybody),
+    ("/console/", "GET", For::Everybody),
+    ("/console/session", "GET", For::Readers),
+    ("/console/events", "GET", For::Readers),
+    ("/console/data/v1/kv/k", "GET", For::Readers),
+    ("/console/data/v1/kv/k", "PUT", For::Writers),
     ("/debug/memory", "GET", For::Readers),
     ("/debug/slow", "GET", For::Readers),
     ("/debug/pprof/", "GET", For::Readers),
     ("/config", "GET", For::Readers),
     ("/config", "PATCH", For::Writers),
+    ("/drain", "GET", For::Readers),
+    ("/drain", "POST", For::Writers),
+    ("/drain", "DELETE", For::Writers),
     ("/reload", "POST", For::Writers),
     ("/checkpoints", "GET", For::Readers),
     ("/checkpoint?name=a", "POST", For::Writers),
@@ -77,6 +86,9 @@ fn every_path_is_in_these_tables() {
     let admin: BTreeSet<String> = ADMIN.iter().map(|(path, ..)| path.split('?').next().unwrap().to_owned()).collect();
     let mut routed = quoted_paths(include_str!("../../crates/server/src/admin/mod.rs"));
     routed.extend(quoted_paths(include_str!("../../crates/server/src/admin/maintenance.rs")));
+    routed.extend(quoted_paths(include_str!("../../crates/server/src/admin/console/mod.rs")));
+    // Each path of the data listener, where the data plane decides.
+    routed.insert("/console/data/v1/kv/k".to_owned());
     routed.insert("/nothing".to_owned());
     assert_eq!(routed, admin, "a path of the admin listener is missing in ADMIN");
 }

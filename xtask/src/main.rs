@@ -14,6 +14,7 @@ use clap::{Parser, Subcommand};
 mod bench_truth;
 mod bulk;
 mod cluster;
+mod console_cost;
 mod memory;
 mod profile_cost;
 mod restart;
@@ -45,6 +46,8 @@ enum Chore {
     /// each bound: within, EXCEEDED, or NOT SHOWN if only some rounds keep it. The exit code is 0 whatever the verdicts
     /// are, and 1 if an answer of klad is wrong or the measurement fails.
     Cluster(cluster::Args),
+    /// Measure the CPU time that open consoles cost per request.
+    ConsoleCost(console_cost::Args),
     /// Check that klad's resident memory stays within its budget.
     Memory(memory::Args),
     /// Measure the CPU time that profiles and heap samples cost per request.
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Chore::BenchTruth(args) => bench_truth::run(&args),
         Chore::Bulk(args) => bulk::run(&args),
         Chore::Cluster(args) => cluster::run(&args),
+        Chore::ConsoleCost(args) => console_cost::run(&args),
         Chore::Memory(args) => memory::run(&args),
         Chore::ProfileCost(args) => profile_cost::run(&args),
         Chore::Restart(args) => restart::run(&args),

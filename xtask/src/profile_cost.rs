@@ -138,7 +138,7 @@ impl Measurement<'_> {
             ratios.push(cost? / base.ok().context("a load has panicked")??);
         }
         let [low, median, high] = median_interval(ratios);
-        let (verdict, words) = if judged { judge(low, high) } else { (Verdict::Within, "") };
+        let (verdict, words) = if judged { judge(low, high, RATIO_MAX) } else { (Verdict::Within, "") };
         println!("  {:<14}{median:>7.3} ({low:.3} to {high:.3}) {words}", subject.name());
         Ok(verdict)
     }
@@ -242,10 +242,10 @@ pub(crate) fn median_interval(mut figures: Vec<f64>) -> [f64; 3] {
 }
 
 /// A ratio whose whole interval is below the bound is within; one that noise hides is not.
-fn judge(low: f64, high: f64) -> (Verdict, &'static str) {
-    if high < RATIO_MAX {
+pub(crate) fn judge(low: f64, high: f64, ratio_max: f64) -> (Verdict, &'static str) {
+    if high < ratio_max {
         (Verdict::Within, "within")
-    } else if low < RATIO_MAX {
+    } else if low < ratio_max {
         (Verdict::Exceeded, "NOT SHOWN: more rounds are needed")
     } else {
         (Verdict::Exceeded, "EXCEEDED")
@@ -258,7 +258,7 @@ mod tests {
 
     fn judged(ratios: &[f64]) -> Verdict {
         let [low, _, high] = median_interval(ratios.to_vec());
-        judge(low, high).0
+        judge(low, high, RATIO_MAX).0
     }
 
     #[test]

@@ -27,9 +27,10 @@ use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 
 pub use charts::{Axis, Band, Chart, Colour, HeatMap, Mark, Rule, Scale, Series, Style, Unit};
 
-/// The chart library: see `vendor/README.md`.
-const UPLOT: &str = include_str!("vendor/uPlot.iife.min.js");
-const UPLOT_STYLE: &str = include_str!("vendor/uPlot.min.css");
+/// uPlot, the chart library: see `vendor/README.md`.
+pub const UPLOT: &str = include_str!("vendor/uPlot.iife.min.js");
+/// The style of uPlot's charts.
+pub const UPLOT_STYLE: &str = include_str!("vendor/uPlot.min.css");
 const UPLOT_LICENCE: &str = include_str!("vendor/LICENSE");
 
 const STYLE: &str = include_str!("page.css");

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::admin::console::Console;
 use crate::admin::control::Control;
 use crate::admin::{Admin, AllocatorFigures, Shares, listener as admin_thread};
 use crate::connection::worker;
@@ -195,8 +196,9 @@ impl Server {
         };
         let start = |number| worker::start(number, shared.clone());
         let (handles, mut serving): (Vec<_>, Vec<_>) = (0..options.threads).map(start).unzip();
-        let figures = figures_of(&handles, limits.clone());
+        let figures = Arc::new(figures_of(&handles, limits.clone()));
         let pulse = Pulse::of(&handles);
+        let console = Console::new(worker::ConsoleHandles::of(&handles), !safety.admin_is_weaker());
         let rejecter = PeerRejecter::new(safety.tls.is_some(), options.shares.lingering);
         let (accepts, live) = (figures.accept.clone(), limits.clone());
         serving.push(accept::start(listener, handles, live, accepts, requests.clone(), rejecter, stopped));
@@ -207,7 +209,6 @@ impl Server {
         let stop_figures = Arc::<Signal>::default();
         let figures_thread = start_allocator_figures(allocator.clone(), stop_figures.clone());
         let admin = {
-            let figures = Arc::new(figures);
             let live = limits.clone();
             Admin {
                 maintenance,
@@ -215,11 +216,13 @@ impl Server {
                 authorization: Authorization::new(safety.tokens.clone()),
                 executor,
                 stopping: stopping.clone(),
+                draining: std::cell::Cell::new(false),
                 shares: Box::new(move || live.get().memory.clone()),
                 allocator,
                 slowest,
                 sources: vec![requests, figures.clone(), Arc::new(safety.clone())],
                 connections: Box::new(move || figures.open()),
+                console,
                 started: clock::now(),
                 #[cfg(target_os = "linux")]
                 profiler: admin::Profiler::default(),

@@ -7,9 +7,11 @@ use klad_base::limits::{ADMIN_CONNECTIONS_MAX, DESCRIPTORS_KEPT, REFUSED_LINGERI
 
 use klad_storage::limits::HOUSEKEEPING_INTERVAL;
 
+mod console;
 mod v1;
 mod worker_reads;
 
+pub use console::*;
 pub use v1::*;
 pub use worker_reads::*;
 

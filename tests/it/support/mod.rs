@@ -43,6 +43,8 @@ pub(crate) mod tls;
 pub(crate) mod token_file;
 #[cfg(target_os = "linux")]
 pub(crate) mod tools;
+#[cfg(target_os = "linux")]
+pub(crate) mod webdriver;
 pub(crate) mod wrk2;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Counters, histograms, and the text format of Prometheus.
+//! Counters, histograms, the text format of Prometheus, and samples for the console.
 //!
 //! Counters that every request changes have one owner: only the worker writes its counters, with a plain load and
 //! store, and a scrape adds up those of all workers. Rare events, such as rejections by a queue, have shared counters.
@@ -6,10 +6,12 @@
 
 mod counter;
 mod histogram;
+mod samples;
 pub mod text;
 
 pub use counter::Counter;
 pub use histogram::{Histogram, Snapshot};
+pub use samples::{Choice, Samples};
 
 /// A component that has metric families on the metrics page. The admin thread calls its function, which must not wait
 /// for a disk, or for a lock that another thread holds while that thread waits.

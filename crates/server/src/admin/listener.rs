@@ -2,7 +2,6 @@
 //!
 //! `server` starts it.
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::TcpListener;
 use std::pin::pin;
@@ -21,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 
 use crate::admin::Admin;
+use crate::admin::deadline::Deadline;
 use crate::limits::{ADMIN_CONNECTION_TIMEOUT, CONNECTION_BUFFER_BYTES_MAX, HEAD_TIMEOUT, REFUSED_LINGER_TIMEOUT};
 use crate::net::handshake::{HandshakeOutcome, Handshaker};
 use crate::net::stream::Stream;
@@ -38,8 +38,10 @@ pub(crate) fn start(
 ) -> JoinHandle<()> {
     sync::spawn_thread("klad-admin", move || {
         runtime().block_on(async {
+            let admin = Rc::new(admin);
             tokio::select! {
-                () = serve(listener, Rc::new(admin), tls.map(Handshaker::new).map(Rc::new), places) => {}
+                () = admin.take_samples() => {}
+                () = serve(listener, admin.clone(), tls.map(Handshaker::new).map(Rc::new), places) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         });
@@ -62,10 +64,10 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
         let (admin, handshaker) = (admin.clone(), handshaker.clone());
         tokio::task::spawn_local(async move {
             let Some(stream) = tls_handshake(stream, handshaker.as_deref()).await else { return };
-            // Grows with the requests: a profile takes as long as the client asked for.
-            let extra = Cell::new(Duration::ZERO);
-            let service =
-                service_fn(async |request: Request<Incoming>| Ok::<_, Infallible>(admin.answer(request, &extra).await));
+            let deadline = Deadline::new();
+            let service = service_fn(async |request: Request<Incoming>| {
+                Ok::<_, Infallible>(admin.answer(request, &deadline).await)
+            });
             // There are few connections, so a timer for each is cheap. It also ends idle ones.
             let serving = http1::Builder::new()
                 .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
@@ -73,11 +75,9 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
                 .header_read_timeout(HEAD_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service);
             let mut serving = pin!(serving);
-            let began = tokio::time::Instant::now();
-            let end = || began + ADMIN_CONNECTION_TIMEOUT + extra.get();
             let mut over = false;
-            while !over && tokio::time::Instant::now() < end() {
-                over = tokio::time::timeout_at(end(), serving.as_mut()).await.is_ok();
+            while !over && !deadline.has_passed() {
+                over = tokio::time::timeout_at(deadline.get(), serving.as_mut()).await.is_ok();
             }
             if !over {
                 // Answer the current request, then free the place.

@@ -15,6 +15,12 @@ impl Admin {
     /// Returns the page.
     pub(super) fn metrics(&self) -> String {
         let mut page = Page::new();
+        self.write_metrics(&mut page);
+        page.finish()
+    }
+
+    /// Writes all metrics.
+    pub(super) fn write_metrics(&self, page: &mut Page<'_>) {
         let version = env!("CARGO_PKG_VERSION");
         let labels = [
             ("version", version),
@@ -37,15 +43,15 @@ impl Admin {
         for (part, bytes) in (self.shares)().parts() {
             budget.whole(&[("part", part)], bytes);
         }
-        self.control.write(&mut page);
+        self.control.write(page);
         for source in &self.sources {
-            source.write(&mut page);
+            source.write(page);
         }
-        self.executor.write_metrics(&mut page);
+        self.executor.write_metrics(page);
         if let Some(commits) = self.executor.commits() {
-            commits.write(&mut page);
+            commits.write(page);
         }
-        logs::write(&mut page);
+        logs::write(page);
         let observation = self.executor.observe();
         let age = observation.taken.map(|taken| clock::now().saturating_duration_since(taken));
         page.gauge(
@@ -53,9 +59,8 @@ impl Admin {
             "Age of the engine's figures; grows while storage does not answer.",
             age.unwrap_or(Duration::ZERO).as_secs_f64(),
         );
-        observation.write(&mut page);
-        process::write(&mut page);
-        self.allocator.latest().write(&mut page);
-        page.finish()
+        observation.write(page);
+        process::write(page);
+        self.allocator.latest().write(page);
     }
 }

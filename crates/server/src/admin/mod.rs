@@ -5,15 +5,18 @@
 
 use std::cell::Cell;
 use std::fmt::Write as _;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN};
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION, ORIGIN};
 use hyper::{Method, Request, Response, StatusCode};
 
+use crate::admin::console::Console;
 use crate::admin::control::Control;
+use crate::admin::deadline::Deadline;
 use crate::execution::Executor;
 use crate::execution::maintenance::Maintenance;
 use crate::http::api_error::ApiError;
@@ -23,17 +26,21 @@ use crate::observe::slowest::Slowest;
 use klad_base::metrics::Source;
 use klad_base::metrics::text::CONTENT_TYPE as METRICS_CONTENT_TYPE;
 
+pub mod console;
 pub mod control;
+mod deadline;
 pub mod listener;
 mod maintenance;
 mod memory;
 mod metrics;
+mod origin;
 mod page;
 #[cfg(target_os = "linux")]
 mod pprof;
 pub mod process;
 mod ready;
 mod slow;
+mod thread_groups;
 
 pub use memory::{AllocatorFigures, Shares};
 pub use page::Page;
@@ -44,7 +51,9 @@ pub use pprof::Profiler;
 const INDEX: &[(&str, &str)] = &[
     ("/livez", "200 while the process lives; /healthz is the same"),
     ("/readyz", "200 while klad accepts reads and writes, else 503 and the reason; ?verbose shows each check"),
+    ("/console", "a page for a browser: what klad does now, why it is slow, the data, and maintenance"),
     ("/config", "every option with its source; PATCH changes options that can change now"),
+    ("/drain", "POST lets /readyz answer 503 while klad serves as before; DELETE ends this"),
     ("/reload", "POST reads the configuration again, like SIGHUP"),
     ("/metrics", "all metrics, for Prometheus"),
     ("/checkpoint", "POST makes a checkpoint, ?name=; DELETE removes it; /checkpoints lists them"),
@@ -64,6 +73,8 @@ pub struct Admin {
     pub executor: Arc<Executor>,
     /// `true` from the moment when klad is asked to stop.
     pub stopping: Arc<AtomicBool>,
+    /// `true` while an operator wants `/readyz` to answer 503, so that load balancers send no requests.
+    pub draining: Cell<bool>,
     /// Returns the current shares of the memory budget.
     pub shares: Box<dyn Fn() -> Shares + Send>,
     /// The allocator's latest figures.
@@ -80,6 +91,8 @@ pub struct Admin {
     pub control: Arc<dyn Control>,
     /// Decides which requests are allowed.
     pub authorization: Authorization,
+    /// The console's samples and streams.
+    pub console: Console,
     /// When klad began to serve.
     pub started: Instant,
     /// Takes profiles of this process.
@@ -88,25 +101,23 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Answers one request. Adds to `extra` the time that the connection must live longer for this request: a profile
-    /// takes as long as the client asked for.
-    pub async fn answer(&self, mut request: Request<Incoming>, extra: &Cell<Duration>) -> Response<Page> {
+    /// Answers one request. Postpones the end of the connection if the answer takes long.
+    pub async fn answer(self: &Rc<Self>, mut request: Request<Incoming>, deadline: &Deadline) -> Response<Page> {
         let framed = framing::check(request.version(), request.headers());
         let ends = framed.is_err();
         let answered = match framed.and_then(|()| self.admit(&request)) {
             #[cfg(target_os = "linux")]
             Ok(()) if pprof::is_path(request.uri().path()) => {
                 if matches!(*request.method(), Method::GET | Method::HEAD) {
-                    self.profiler.answer(&request, extra).await
+                    self.profiler.answer(&request, deadline).await
                 } else {
                     Err(ApiError::MethodNotAllowed("GET, HEAD"))
                 }
             }
+            Ok(()) if console::is_path(request.uri().path()) => self.console_answer(request, deadline).await,
             Ok(()) => self.route(&mut request).await.map(|answer| answer.map(Page::from)),
             Err(api_error) => Err(api_error),
         };
-        #[cfg(not(target_os = "linux"))]
-        let _ = extra;
         let mut answer = match answered {
             Ok(answer) => answer,
             Err(ApiError::UnknownPath) => {
@@ -123,30 +134,38 @@ impl Admin {
         if ends {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        // A cached answer would be out of date, which is worse here than none.
-        answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        // A cached answer would be out of date, which is worse here than none. The console's files say something else.
+        answer.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         answer
     }
 
     /// Checks whether the client may make the request, before the route is known: every method but GET and HEAD counts
     /// as a change. So no route can be forgotten. Health checks need no token: load balancers and supervisors have
-    /// none.
+    /// none. The files of the console need none, because they show the login; nor does the way to them.
     fn admit(&self, request: &Request<Incoming>) -> Result<(), ApiError> {
-        if matches!(request.uri().path(), "/livez" | "/healthz" | "/readyz") {
+        let path = request.uri().path();
+        if matches!(path, "/livez" | "/healthz" | "/readyz") || console::is_file(path) || leads_to_console(request) {
             return Ok(());
         }
+        let headers = request.headers();
         let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
-        // On a loopback address, any page in a browser on this machine could send it. Browsers add this header then.
-        if changes && request.headers().contains_key(ORIGIN) {
+        if changes && origin::is_foreign(headers) {
             return Err(ApiError::CrossOrigin);
         }
-        let access = self.authorization.grant(request.headers())?;
-        authorization::may(access, changes)
+        let is_from_page = changes && headers.contains_key(ORIGIN);
+        let host_matters = is_from_page || console::is_data(path);
+        if host_matters && !self.authorization.needs_token() && !origin::is_trusted_host(headers) {
+            return Err(ApiError::UntrustedHost);
+        }
+        let access = self.authorization.grant(headers)?;
+        // The data plane itself decides what the token allows there: a batch may only read.
+        authorization::may(access, changes && !console::is_data(path))
     }
 
     async fn route(&self, request: &mut Request<Incoming>) -> Result<Response<String>, ApiError> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         match (request.uri().path(), reads) {
+            ("/", true) if leads_to_console(request) => Ok(to_console()),
             ("/", true) => Ok(text(index())),
             ("/livez" | "/healthz", true) => Ok(text("ok\n".to_owned())),
             ("/readyz", true) if asks_for(request, "verbose") => Ok(self.ready_verbosely()),
@@ -159,6 +178,11 @@ impl Admin {
                 control::change(&*self.control, request.body_mut()).await
             }
             ("/config", false) => Err(ApiError::MethodNotAllowed("GET, HEAD, PATCH")),
+            ("/drain", true) => Ok(self.drain_answer()),
+            ("/drain", false) if matches!(*request.method(), Method::POST | Method::DELETE) => {
+                Ok(self.drain(request.method() == Method::POST))
+            }
+            ("/drain", false) => Err(ApiError::MethodNotAllowed("GET, HEAD, POST, DELETE")),
             ("/reload", false) if request.method() == Method::POST => Ok(control::json(&self.control.reload()?)),
             ("/reload", _) => Err(ApiError::MethodNotAllowed("POST")),
             (path, _) if maintenance::is_path(path) => maintenance::answer(&self.maintenance, request).await,
@@ -191,6 +215,19 @@ fn asks_for(request: &Request<Incoming>, parameter: &str) -> bool {
 
 fn accept(request: &Request<Incoming>) -> Option<&str> {
     request.headers().get(ACCEPT)?.to_str().ok()
+}
+
+/// Whether a browser asks for `/`. Everything else gets the list of paths.
+fn leads_to_console(request: &Request<Incoming>) -> bool {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    reads && request.uri().path() == "/" && accept(request).is_some_and(|accept| accept.contains("text/html"))
+}
+
+fn to_console() -> Response<String> {
+    let mut answer = text("the console is at /console\n".to_owned());
+    *answer.status_mut() = StatusCode::SEE_OTHER;
+    answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/console"));
+    answer
 }
 
 fn index() -> String {

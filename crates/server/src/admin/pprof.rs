@@ -10,7 +10,6 @@
 //! reads files. So other threads do this, and the admin thread is never blocked. A window ends when its time is over,
 //! even if other profiles are still being written. If a client leaves, its window ends too. `admin` calls this.
 
-use std::cell::Cell;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use self::form::Form;
 use self::kind::{Kind, Window};
 use self::parameters::Parameters;
+use crate::admin::deadline::Deadline;
 use crate::admin::page::Page;
 use crate::http::api_error::ApiError;
 use crate::limits::{PROFILE_MAKING_TIMEOUT, PROFILES_OF_A_KIND_MAX};
@@ -60,12 +60,12 @@ impl Default for Profiler {
 }
 
 impl Profiler {
-    /// Answers a GET or HEAD; for a HEAD klad takes no profile. Adds to `extra` the time that the connection must live
-    /// longer for this request.
+    /// Answers a GET or HEAD; for a HEAD klad takes no profile. Postpones the end of the connection by the
+    /// time that this request may take.
     pub(super) async fn answer(
         &self,
         request: &Request<Incoming>,
-        extra: &Cell<Duration>,
+        deadline: &Deadline,
     ) -> Result<Response<Page>, ApiError> {
         let is_head = request.method() == Method::HEAD;
         let query = request.uri().query().unwrap_or_default();
@@ -81,7 +81,7 @@ impl Profiler {
                     return Ok(answer_of_threads(parameters.form_given.then_some(parameters.form), Bytes::new()));
                 }
                 let place = self.place(Kind::Threads)?;
-                extra.set(extra.get() + PROFILE_MAKING_TIMEOUT);
+                deadline.postpone(PROFILE_MAKING_TIMEOUT);
                 self.threads(&parameters, place).await
             }
             name => {
@@ -91,7 +91,7 @@ impl Profiler {
                     return Ok(attachment(parameters.form, kind.name(), Bytes::new()));
                 }
                 let place = self.place(kind)?;
-                extra.set(extra.get() + parameters.window(kind) + PROFILE_MAKING_TIMEOUT);
+                deadline.postpone(parameters.window(kind) + PROFILE_MAKING_TIMEOUT);
                 self.profile(kind, &parameters, place).await
             }
         }
@@ -329,7 +329,8 @@ mod tests {
             let (taken, ()) = tokio::join!(profiler.profile(Kind::Cpu, &parameters, place), naming);
             taken.expect("it is taken")
         });
-        let text = format!("{:?}", answer.into_body());
+        let Page::Whole(bytes) = answer.into_body() else { panic!("a profile is complete") };
+        let text = String::from_utf8_lossy(&bytes);
         let seconds = text.split("# duration: ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
         let seconds: f64 = seconds.expect("a profile has its duration");
         assert!((0.05..freed.as_secs_f64()).contains(&seconds), "the permit was free after {freed:?}: {text}");

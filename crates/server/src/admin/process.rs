@@ -6,6 +6,7 @@
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::admin::thread_groups;
 use klad_base::clock;
 use klad_base::metrics::text::{Kind, Page};
 
@@ -149,6 +150,7 @@ pub fn write(page: &mut Page) {
     }
     let limit = |resource| getrlimit(resource).current.map_or(f64::INFINITY, number);
     page.gauge("process_max_fds", "The limit of open descriptors.", limit(Resource::Nofile));
+    thread_groups::write(page);
     page.gauge("process_virtual_memory_max_bytes", "The limit of the address space.", limit(Resource::As));
 }
 

@@ -5,14 +5,15 @@
 //!   /readyz?verbose    200 or 503, and a line for each check with its state, as in etcd and Kubernetes
 //! ```
 //!
-//! `admin` calls this.
+//! `/drain` lets an operator say that klad is not ready, without stopping it. `admin` calls this.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
 use hyper::{Response, StatusCode};
+use serde_json::json;
 
-use crate::admin::{Admin, text};
+use crate::admin::{Admin, control, text};
 use crate::http::api_error::ApiError;
 use crate::limits::HOUSEKEEPING_LATE;
 use klad_base::clock;
@@ -35,6 +36,19 @@ impl Admin {
             Some(fault) => Err(ApiError::NotReady(fault)),
             None => Ok(text("ready\n".to_owned())),
         }
+    }
+
+    /// Begins or ends a drain: klad serves as before, but load balancers learn that they should ask others.
+    pub(super) fn drain(&self, begins: bool) -> Response<String> {
+        if self.draining.replace(begins) != begins {
+            tracing::info!(draining = begins, "an operator has changed whether klad reports that it is ready");
+        }
+        self.drain_answer()
+    }
+
+    /// Answers whether klad is draining.
+    pub(super) fn drain_answer(&self) -> Response<String> {
+        control::json(&json!({ "draining": self.draining.get() }))
     }
 
     /// Answers with each check and its state.
@@ -62,6 +76,8 @@ impl Admin {
     pub(super) fn checks(&self) -> Vec<Check> {
         let stopping = self.stopping.load(Ordering::Acquire);
         let mut checks = vec![Check::of("not-stopping", if stopping { Err(Error::Stopping) } else { Ok(()) })];
+        let drained = self.draining.get().then(|| "an operator has asked for it; DELETE /drain ends it".to_owned());
+        checks.push(Check { name: "not-draining", fault: drained });
         checks.extend(self.executor.checks());
         if let Some(taken) = self.executor.observe().taken {
             let silent = clock::now().saturating_duration_since(taken);

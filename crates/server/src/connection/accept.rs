@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::connection::figures::AcceptFigures;
 use crate::connection::peers::{PeerRejecter, Peers, Place};
 use crate::connection::places::{OpenPlace, Places};
-use crate::connection::worker::{Accepted, WorkerHandle};
+use crate::connection::worker::{Accepted, Peer, WorkerHandle};
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPT_STEP, ACCEPTS_CAUTIOUS, ACCEPTS_MAX, ACCEPTS_MIN, LISTEN_BACKLOG, LISTEN_BACKLOG_CAUTIOUS,
 };
@@ -100,7 +100,7 @@ impl Acceptor {
         let least = |worker: &&WorkerHandle| (worker.is_strained(), worker.connections());
         let worker = self.workers.iter().min_by_key(least).expect("at least one worker");
         self.figures.accepted.add_owned(1);
-        worker.hand(Accepted { stream, place });
+        worker.hand(Accepted { stream, peer: Peer::Client { _place: place } });
         true
     }
 

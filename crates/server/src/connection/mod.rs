@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use crate::Limits;
 use crate::connection::gate::Pass;
 use crate::connection::io::Io;
-use crate::connection::worker::Worker;
+use crate::connection::worker::{Peer, Worker};
 use crate::exchange::{CloseReason, Deadlines, Draining, Exchange, Verdict};
 use crate::http::api_error::ApiError;
 use crate::limits::{CONNECTION_BUFFER_BYTES_MAX, HYPER_REQUESTS_MIN, LINGER_BYTES_MAX, NOT_SENT_BYTES_MAX};
@@ -80,10 +80,16 @@ impl Connection {
 
     /// Serves the connection until the client leaves, an error or the sweep ends the connection, or klad stops. Returns
     /// why the connection has ended.
-    pub(crate) async fn serve(self: &Rc<Self>, worker: &Rc<Worker>, stream: std::net::TcpStream) -> CloseReason {
+    pub(crate) async fn serve(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        stream: std::net::TcpStream,
+        peer: &Peer,
+    ) -> CloseReason {
         // A client that has already left is not an error.
-        let Ok(stream) = prepare(stream) else { return CloseReason::ByClient };
+        let Ok(stream) = prepare(stream, peer) else { return CloseReason::ByClient };
         let stream = match &worker.handshaker {
+            Some(_) if matches!(peer, Peer::Console) => Stream::Clear(stream),
             None => Stream::Clear(stream),
             // Boxed, because its memory is freed after the handshake, and a connection without TLS never allocates it.
             Some(handshaker) => match Box::pin(self.tls_handshake(handshaker, stream)).await {
@@ -317,11 +323,13 @@ impl Connection {
     }
 }
 
-fn prepare(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
+fn prepare(stream: std::net::TcpStream, peer: &Peer) -> std::io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
-    // Each answer is one write; waiting for more bytes would only delay it.
-    stream.set_nodelay(true)?;
-    socket2::SockRef::from(&stream).set_tcp_notsent_lowat(NOT_SENT_BYTES_MAX)?;
+    if let Peer::Client { .. } = peer {
+        // Each answer is one write; waiting for more bytes would only delay it.
+        stream.set_nodelay(true)?;
+        socket2::SockRef::from(&stream).set_tcp_notsent_lowat(NOT_SENT_BYTES_MAX)?;
+    }
     TcpStream::from_std(stream)
 }
 

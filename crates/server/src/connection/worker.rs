@@ -6,6 +6,8 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,10 +39,18 @@ use klad_base::clock;
 use klad_base::os::scheduler;
 use klad_base::sync::{self, Live};
 
-/// A connection on its way to a worker, with its place among all connections.
+/// A connection on its way to a worker.
 pub(crate) struct Accepted {
     pub(crate) stream: TcpStream,
-    pub(crate) place: Place,
+    pub(crate) peer: Peer,
+}
+
+/// Who is at the other end of a connection.
+pub(crate) enum Peer {
+    /// A client, with its place among all connections.
+    Client { _place: Place },
+    /// The console, on the admin thread. The stream is one end of a pair of Unix sockets, without TLS.
+    Console,
 }
 
 /// The acceptor's handle of a worker.
@@ -48,6 +58,36 @@ pub(crate) struct WorkerHandle {
     sender: mpsc::Sender<Accepted>,
     figures: Arc<WorkerFigures>,
     sweeps: Arc<AtomicU64>,
+}
+
+fn hand(sender: &mpsc::Sender<Accepted>, figures: &WorkerFigures, accepted: Accepted) {
+    figures.connections.fetch_add(1, Ordering::Relaxed);
+    // The channel has a place for each possible connection. It is closed only while klad stops.
+    if sender.try_send(accepted).is_err() {
+        figures.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Hands connections of the console to workers. Unlike a [`WorkerHandle`] it keeps no channel open: workers that stop
+/// wait until the acceptor, and only it, has closed theirs.
+pub(crate) struct ConsoleHandles(Vec<(mpsc::WeakSender<Accepted>, Arc<WorkerFigures>)>);
+
+impl ConsoleHandles {
+    pub(crate) fn of(workers: &[WorkerHandle]) -> ConsoleHandles {
+        ConsoleHandles(workers.iter().map(|worker| (worker.sender.downgrade(), worker.figures.clone())).collect())
+    }
+
+    /// Hands `stream` to the worker with the fewest connections. `false`: klad stops.
+    pub(crate) fn hand(&self, stream: UnixStream) -> bool {
+        let least = |(_, figures): &&(_, Arc<WorkerFigures>)| figures.connections.load(Ordering::Relaxed);
+        let (sender, figures) = self.0.iter().min_by_key(least).expect("at least one worker");
+        let Some(sender) = sender.upgrade() else { return false };
+        // A worker only reads, writes and polls the socket, which does not depend on its family. So the type of TCP
+        // streams serves, and `Stream` needs no third kind.
+        let stream = TcpStream::from(OwnedFd::from(stream));
+        hand(&sender, figures, Accepted { stream, peer: Peer::Console });
+        true
+    }
 }
 
 /// The value of a worker's counter of sweeps after the worker has ended.
@@ -96,11 +136,7 @@ impl WorkerHandle {
     }
 
     pub(crate) fn hand(&self, accepted: Accepted) {
-        self.figures.connections.fetch_add(1, Ordering::Relaxed);
-        // The channel has a place for each possible connection. It is closed only while klad stops.
-        if self.sender.try_send(accepted).is_err() {
-            self.figures.connections.fetch_sub(1, Ordering::Relaxed);
-        }
+        hand(&self.sender, &self.figures, accepted);
     }
 }
 
@@ -261,17 +297,20 @@ impl Worker {
     }
 
     fn serve(self: &Rc<Worker>, accepted: Accepted) {
-        let Accepted { stream, place } = accepted;
+        let Accepted { stream, peer } = accepted;
         let request = RequestRecord::new(self.observer.clone(), stream.peer_addr().ok());
         let connection = Connection::new(Exchange::new(self.now_ms.clone(), request));
         let key = self.connections.borrow_mut().insert(connection.clone());
         let worker = self.clone();
         tokio::task::spawn_local(async move {
-            let why = connection.serve(&worker, stream).await;
+            let why = connection.serve(&worker, stream, &peer).await;
             worker.connections.borrow_mut().remove(key);
             worker.figures.connections.fetch_sub(1, Ordering::Relaxed);
-            worker.figures.count_closed(why);
-            drop(place);
+            // The counters are about clients.
+            if let Peer::Client { .. } = peer {
+                worker.figures.count_closed(why);
+            }
+            drop(peer);
         });
     }
 

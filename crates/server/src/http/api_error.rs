@@ -111,9 +111,17 @@ pub enum ApiError {
     /// This machine does not allow such a profile. Only the admin listener says this.
     #[error("{0}")]
     ProfileRefused(String),
-    /// A page in a browser asks for a change. klad has no pages that do so.
-    #[error("klad rejects changes that a page in a browser asks for")]
+    /// A page in a browser asks for a change, and the page is not klad's console. Only the admin listener says this.
+    #[error("klad rejects changes that a page in a browser asks for, other than its console")]
     CrossOrigin,
+    /// The request may come from a page whose name was made to lead to this server (DNS rebinding).
+    #[error(
+        "without tokens, this needs a URL with an IP address or localhost: any page could have another name lead here"
+    )]
+    UntrustedHost,
+    /// Enough consoles are open, or have requests in progress. Only the admin listener says this.
+    #[error("{0}; try again when one has ended")]
+    ConsoleBusy(&'static str),
     /// The request has no token, or an unknown one. klad decides this first, so that the client learns nothing else.
     #[error("send the header Authorization: Bearer TOKEN, with a token that this server knows")]
     Unauthorized,
@@ -257,14 +265,15 @@ impl ApiError {
             ApiError::HeadTimeout | ApiError::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             ApiError::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             ApiError::Unauthorized => StatusCode::UNAUTHORIZED,
-            ApiError::ReadOnlyToken | ApiError::CrossOrigin => StatusCode::FORBIDDEN,
+            ApiError::ReadOnlyToken | ApiError::CrossOrigin | ApiError::UntrustedHost => StatusCode::FORBIDDEN,
             ApiError::ValueTooLarge { .. } | ApiError::BatchTooLarge { .. } | ApiError::AnswerTooLarge { .. } => {
                 StatusCode::PAYLOAD_TOO_LARGE
             }
             ApiError::KeyTooLong { .. } => StatusCode::URI_TOO_LONG,
-            ApiError::TooManyConnections | ApiError::NoRoom { .. } | ApiError::NotReady(_) => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            ApiError::TooManyConnections
+            | ApiError::NoRoom { .. }
+            | ApiError::NotReady(_)
+            | ApiError::ConsoleBusy(_) => StatusCode::SERVICE_UNAVAILABLE,
             ApiError::Operation(error) => match error {
                 Error::Overloaded { .. }
                 | Error::NoRoom { .. }
@@ -336,6 +345,8 @@ impl ApiError {
             ApiError::Unauthorized => "unauthorized",
             ApiError::ReadOnlyToken => "read-only-token",
             ApiError::CrossOrigin => "cross-origin",
+            ApiError::UntrustedHost => "untrusted-host",
+            ApiError::ConsoleBusy(_) => "console-busy",
             ApiError::Operation(error) => match error {
                 Error::Overloaded { .. } => "overloaded",
                 Error::NotSupported { .. } => "not-supported-by-engine",

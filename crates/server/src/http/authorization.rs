@@ -21,6 +21,12 @@ impl Authorization {
         Authorization(tokens.map(View::new))
     }
 
+    /// Whether a request needs a token.
+    #[must_use]
+    pub fn needs_token(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Returns what a request with these headers may do.
     ///
     /// # Errors

@@ -19,6 +19,13 @@ pub struct Safety {
 }
 
 impl Safety {
+    /// Whether the admin listener lets in clients that the data listener turns away. With `--admin-tls off` it asks for
+    /// no certificate.
+    #[must_use]
+    pub fn admin_is_weaker(&self) -> bool {
+        !self.admin_tls && self.tls.as_ref().is_some_and(|tls| tls.needs_client_certificate())
+    }
+
     /// Reads the files of tokens, certificates and key again, and logs the result. If a file is unusable, klad logs an
     /// error and keeps the old contents. Returns whether there was no error.
     #[must_use]

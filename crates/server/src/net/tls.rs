@@ -122,6 +122,12 @@ struct Loaded {
 }
 
 impl TlsSettings {
+    /// Whether only clients with a certificate can connect.
+    #[must_use]
+    pub fn needs_client_certificate(&self) -> bool {
+        self.files.client_ca.is_some()
+    }
+
     /// Reads the files.
     ///
     /// # Errors

@@ -1,0 +1,139 @@
+// Edits a value, or makes a new key. klad stores it only if the key has not changed since it was read: if it has, both
+// values are shown and the user decides.
+import { html, useState } from "./html.js";
+import { words } from "./api.js";
+import { escape, fromText, isPlainText, toText, unescape } from "./bytes.js";
+import { duration, seconds } from "./format.js";
+import { SHOWN_BYTES_MAX, left, read, write } from "./store.js";
+import { Choice } from "./now.js";
+import { Value } from "./value.js";
+
+/** `of`: the key; without it the user gives one that begins with `first`. `value`: as `read` returns it, or null. */
+export function Editor({ of: key, first, value, onDone, onCancel }) {
+    const [name, setName] = useState(key ? "" : escape(first));
+    // The value that the change is based on. After a conflict it is the other client's.
+    const [base, setBase] = useState(value || null);
+    const begin = value ? value.bytes : new Uint8Array();
+    // A text field changes line ends and hides some characters, so such values are edited with escapes.
+    const [isEscaped, setEscaped] = useState(!isPlainText(begin));
+    const [text, setText] = useState(isEscaped ? escape(begin, true) : toText(begin));
+    const [type, setType] = useState(value ? value.type : "text/plain; charset=utf-8");
+    const [expiry, setExpiry] = useState(value && value.ttl !== null ? "keep" : "never");
+    const [ttl, setTtl] = useState("");
+    const [theirs, setTheirs] = useState(undefined);
+    const [problem, setProblem] = useState("");
+
+    const bytes = () => (isEscaped ? unescape(text) : fromText(text));
+    const turn = (wanted) => {
+        try {
+            const current = bytes();
+            if (!wanted && !isPlainText(current))
+                throw new Error("This value has characters that a plain text field does not keep.");
+            setText(wanted ? escape(current, true) : toText(current));
+            setEscaped(wanted);
+            setProblem("");
+        } catch (error) {
+            setProblem(error.message);
+        }
+    };
+    const save = async (onto) => {
+        try {
+            const target = key || unescape(name);
+            if (target.length === 0) throw new Error("A key has at least one byte.");
+            const lives = {
+                keep: () => (onto && left(onto) !== null ? left(onto).toFixed(3) + "s" : null),
+                never: () => null,
+                set: () => ttl.trim(),
+            }[expiry]();
+            try {
+                await write(target, bytes(), {
+                    etag: onto ? onto.etag : null,
+                    type,
+                    ttl: lives,
+                    meta: onto ? onto.meta : [],
+                });
+            } catch (error) {
+                if (error.status !== 412) throw error;
+                setTheirs(await read(target));
+                setProblem("");
+                return;
+            }
+            await onDone(target);
+        } catch (error) {
+            setProblem(words(error));
+        }
+    };
+    const overwrite = () => {
+        setBase(theirs);
+        setTheirs(undefined);
+        return save(theirs);
+    };
+    return html`<form class="editor" onSubmit=${(event) => {
+        event.preventDefault();
+        save(base);
+    }}>
+        ${!key && html`<label class="field grows">Key <input class="mono" value=${name} required spellcheck=${false}
+            autocomplete="off" onInput=${(event) => setName(event.target.value)} /></label>`}
+        <div class="toolbar">
+            <${Choice} label="Written as" value=${isEscaped} options=${[
+                [false, "text"],
+                [true, "text with escapes"],
+            ]} onChange=${turn} />
+            <label class="field">Type <input value=${type} size="26"
+                onInput=${(event) => setType(event.target.value)} /></label>
+            <label class="field">Expires <select value=${expiry} onChange=${(event) => setExpiry(event.target.value)}>
+                ${base && base.ttl !== null && html`<option
+                    value="keep">as now, in ${left(base) < 120 ? seconds(left(base)) : duration(left(base))}</option>`}
+                <option value="never">never</option><option value="set">in …</option></select></label>
+            ${expiry === "set" && html`<input value=${ttl} required placeholder="1h 30m"
+                aria-label="Time until it expires" onInput=${(event) => setTtl(event.target.value)} />`}
+        </div>
+        <textarea class="code" rows="14" aria-label="Value" spellcheck=${false} value=${text}
+            maxlength=${SHOWN_BYTES_MAX * 4} onInput=${(event) => setText(event.target.value)}></textarea>
+        <p class="problem" role="alert">${problem}</p>
+        ${
+            theirs !== undefined &&
+            html`<${Conflict} theirs=${theirs} base=${base} mine=${mineOf(bytes)} type=${type}
+            onOverwrite=${overwrite} onTake=${onCancel} onClose=${() => setTheirs(undefined)} />`
+        }
+        <div class="toolbar">
+            <button type="submit" class="button primary" disabled=${theirs !== undefined}>Save</button>
+            <button type="button" class="button" onClick=${onCancel}>Cancel</button>
+        </div>
+    </form>`;
+}
+
+function mineOf(bytes) {
+    try {
+        return bytes();
+    } catch {
+        return new Uint8Array();
+    }
+}
+
+function Conflict({ theirs, base, mine, type, onOverwrite, onTake, onClose }) {
+    const says =
+        theirs === null
+            ? "Another client has deleted this key."
+            : base === null
+              ? "This key has a value already."
+              : "Another client has changed this key: its version is now " +
+                theirs.etag +
+                ", you have edited " +
+                base.etag +
+                ".";
+    return html`<div class="panel warning conflict" role="alertdialog" aria-label="Conflict"
+        ref=${(panel) => panel && !panel.contains(document.activeElement) && panel.focus()} tabindex="-1">
+        <p><strong>${says}</strong> Nothing was stored.</p>
+        <div class="both">
+            <div><h3>The value in klad</h3>
+                ${theirs === null ? html`<p class="quiet">none</p>` : html`<${Value} bytes=${theirs.bytes}
+                    type=${theirs.type} />`}</div>
+            <div><h3>Your value</h3><${Value} bytes=${mine} type=${type} /></div>
+        </div>
+        <div class="toolbar">
+            <button type="button" class="button" onClick=${onTake}>Keep the value in klad</button>
+            <button type="button" class="button danger" onClick=${onOverwrite}>Overwrite it with mine</button>
+            <button type="button" class="button" onClick=${onClose}>Edit further</button>
+        </div></div>`;
+}

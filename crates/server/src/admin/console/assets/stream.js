@@ -1,0 +1,132 @@
+// Reads klad's stream of figures, one sample a second, and keeps the last 15 minutes. EventSource cannot send a token,
+// so this reads the stream with fetch. If klad does not answer, it tries again until klad does.
+import { ApiError, send } from "./api.js";
+import { SeriesSet } from "./figures.js";
+
+/** Samples are kept this long, ms. */
+const KEPT_MS = 15 * 60 * 1000;
+/** Without a byte for this time the stream counts as broken, ms. */
+const SILENCE_MAX_MS = 5000;
+/** klad counts as gone if nothing has come for this time, ms. */
+const GONE_MS = 3000;
+/** Pauses before new attempts, ms; the last one repeats. */
+const PAUSES_MS = [250, 500, 1000, 2000, 3000];
+
+export class Stream {
+    /** `listener` is called after each change. */
+    constructor(listener) {
+        this.listener = listener;
+        /** `{ t, values, set }`, oldest first. */
+        this.samples = [];
+        /** The series of the samples that arrive now. */
+        this.set = null;
+        /** The meaning of each family. */
+        this.help = {};
+        this.isLive = false;
+        /** When klad answered last, Unix time in ms of this machine. */
+        this.answeredAt = null;
+        /** The error of the last attempt. */
+        this.error = null;
+        this.run = null;
+    }
+
+    start() {
+        if (this.run) return;
+        this.run = new AbortController();
+        this.follow(this.run.signal);
+    }
+
+    /** Closes the connection: klad then stops sending. */
+    stop() {
+        if (this.run) this.run.abort();
+        this.run = null;
+    }
+
+    /** Whether klad has not answered for more than three samples. */
+    get isGone() {
+        return !this.isLive && this.run !== null && this.answeredAt !== null && Date.now() - this.answeredAt > GONE_MS;
+    }
+
+    get latest() {
+        return this.samples[this.samples.length - 1];
+    }
+
+    async follow(stopped) {
+        for (let failures = 0; !stopped.aborted; failures += 1) {
+            try {
+                await this.readOnce(stopped, () => {
+                    failures = 0;
+                });
+                this.error = null;
+            } catch (error) {
+                this.error = error;
+            }
+            if (stopped.aborted) return;
+            this.isLive = false;
+            this.listener();
+            // The login starts the stream again.
+            if (this.error instanceof ApiError && this.error.status === 401) {
+                this.stop();
+                return;
+            }
+            await pause(PAUSES_MS[Math.min(failures, PAUSES_MS.length - 1)]);
+        }
+    }
+
+    /** Reads the stream until it ends. Calls `received` for each event. */
+    async readOnce(stopped, received) {
+        const attempt = new AbortController();
+        const abort = () => attempt.abort();
+        stopped.addEventListener("abort", abort);
+        let watch = setTimeout(abort, SILENCE_MAX_MS);
+        try {
+            const answer = await send("/console/events", { signal: attempt.signal });
+            const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+            let rest = "";
+            for (;;) {
+                const { value, done } = await reader.read();
+                if (done) return;
+                clearTimeout(watch);
+                watch = setTimeout(abort, SILENCE_MAX_MS);
+                const events = (rest + value).split("\n\n");
+                rest = events.pop();
+                for (const event of events) this.take(event);
+                if (events.length > 0) {
+                    this.isLive = true;
+                    this.answeredAt = Date.now();
+                    received();
+                    this.listener();
+                }
+            }
+        } finally {
+            clearTimeout(watch);
+            stopped.removeEventListener("abort", abort);
+        }
+    }
+
+    take(text) {
+        let kind = "message";
+        let data = "";
+        for (const line of text.split("\n")) {
+            if (line.startsWith("event:")) kind = line.slice(6).trim();
+            else if (line.startsWith("data:")) data += line.slice(5).trim();
+        }
+        if (data === "") return;
+        const read = JSON.parse(data);
+        if (kind === "help") this.help = read;
+        else if (kind === "series") this.set = new SeriesSet(read.series, read.interval_ms);
+        else if (kind === "history") read.samples.forEach((sample) => this.add(sample));
+        else if (kind === "sample") this.add(read);
+    }
+
+    add([t, ...values]) {
+        // After a reconnection the history repeats what the page already has.
+        if (this.latest && t <= this.latest.t) return;
+        this.samples.push({ t, values, set: this.set });
+        while (this.samples[0].t < t - KEPT_MS) this.samples.shift();
+    }
+}
+
+function pause(ms) {
+    return new Promise((done) => setTimeout(done, ms));
+}

@@ -1,0 +1,137 @@
+//! `/console/events`: the samples as a stream of server-sent events.
+//!
+//! ```text
+//!   event: series    {"interval_ms":1000,"series":["klad_queue_depth{queue=\"reads\"}", ...]}   first, and when it grows
+//!   event: help      {"klad_queue_depth":"Operations that wait ...", ...}                       after each `series`
+//!   event: history   {"samples":[[unix_ms, value, ...], ...]}                   what the client has missed, oldest first
+//!   event: sample    [unix_ms, value, ...]                                                           then each second
+//! ```
+//!
+//! A stream keeps only the number of its next sample. A slow client gets what it has missed as history, and never more
+//! than the ring holds, so no client makes klad keep anything. `console` creates streams, `page` polls them.
+
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::admin::Admin;
+use crate::admin::console::ring::Ring;
+use crate::admin::deadline::Deadline;
+use crate::limits::{CONSOLE_EVENT_SAMPLES_MAX, CONSOLE_SAMPLE_INTERVAL};
+
+/// One stream. It has no end.
+pub struct Events {
+    admin: Rc<Admin>,
+    deadline: Deadline,
+    /// The number of the next sample to send.
+    next: u64,
+    /// The number of series that the client knows.
+    series: usize,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Events {
+    pub(super) fn new(admin: Rc<Admin>, deadline: Deadline, place: OwnedSemaphorePermit) -> Events {
+        Events { admin, deadline, next: 0, series: 0, _place: place }
+    }
+
+    /// Returns the next event.
+    pub(in crate::admin) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
+        let mut ring = self.admin.console.ring.borrow_mut();
+        let Some((event, next)) = event(&ring, self.series, self.next) else {
+            ring.wait(context.waker());
+            return Poll::Pending;
+        };
+        (self.series, self.next) = (ring.latest().series().len(), next);
+        // hyper asks only when the client has taken what came before.
+        self.deadline.progress();
+        Poll::Ready(event.into())
+    }
+}
+
+/// Returns the next event of a client that knows `series` series and needs the sample `next`, and the sample that it
+/// needs then. `None`: it has everything.
+fn event(ring: &Ring, series: usize, next: u64) -> Option<(String, u64)> {
+    let next = next.max(ring.oldest());
+    let known = ring.latest().series();
+    if known.len() > series {
+        let interval_ms = CONSOLE_SAMPLE_INTERVAL.as_millis();
+        let names = json!({ "interval_ms": interval_ms, "series": known });
+        let help = json!(ring.latest().help());
+        return Some((format!("event: series\ndata: {names}\n\nevent: help\ndata: {help}\n\n"), next));
+    }
+    let end = ring.taken().min(next + CONSOLE_EVENT_SAMPLES_MAX as u64);
+    let mut text = String::new();
+    match end - next {
+        0 => return None,
+        1 => {
+            text.push_str("event: sample\ndata: ");
+            ring.write(&mut text, next);
+        }
+        _ => {
+            text.push_str("event: history\ndata: {\"samples\":[");
+            for number in next..end {
+                ring.write(&mut text, number);
+                let _ = write!(text, "{}", if number + 1 < end { "," } else { "]}" });
+            }
+        }
+    }
+    text.push_str("\n\n");
+    Some((text, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use klad_base::metrics::text::{Kind, Page};
+    use klad_base::metrics::{Choice, Samples};
+
+    /// Takes a sample of `count` series.
+    fn take(ring: &mut Ring, unix_ms: u64, count: u64) {
+        ring.take(unix_ms, |samples| {
+            let mut page = Page::sampling(samples);
+            let mut family = page.family("klad_x", Kind::Gauge, "Help.");
+            for value in 0..count {
+                family.whole(&[("n", &value.to_string())], value);
+            }
+        });
+    }
+
+    /// Returns the names of the events from a position to the last sample, and the data of the last one.
+    fn events(ring: &Ring, mut series: usize, mut next: u64) -> (Vec<String>, String) {
+        let (mut names, mut data) = (Vec::new(), String::new());
+        while let Some((text, after)) = event(ring, series, next) {
+            (series, next) = (ring.latest().series().len(), after);
+            for line in text.lines() {
+                names.extend(line.strip_prefix("event: ").map(str::to_owned));
+                data = line.strip_prefix("data: ").map_or(data, str::to_owned);
+            }
+        }
+        (names, data)
+    }
+
+    #[test]
+    fn a_client_gets_what_it_has_missed_and_then_each_sample() {
+        let choices = vec![Choice { name: "klad_x".to_owned(), by: vec!["n".to_owned()] }];
+        let mut ring = Ring::new(Samples::new(choices, 10));
+        assert_eq!(events(&ring, 0, 0), (vec![], String::new()), "nothing before the first sample");
+        take(&mut ring, 1, 1);
+        assert_eq!(events(&ring, 0, 0), (vec!["series".into(), "help".into(), "sample".into()], "[1,0]".into()));
+        take(&mut ring, 2, 1);
+        assert_eq!(events(&ring, 1, 1), (vec!["sample".into()], "[2,0]".into()));
+        take(&mut ring, 3, 2);
+        let (names, data) = events(&ring, 1, 1);
+        assert_eq!(names, ["series", "help", "history"], "a new series");
+        assert_eq!(data, r#"{"samples":[[2,0,null],[3,0,1]]}"#);
+        for unix_ms in 4..=40 {
+            take(&mut ring, unix_ms, 2);
+        }
+        let (names, data) = events(&ring, 2, 0);
+        assert_eq!(names, ["history", "history"]);
+        assert!(data.starts_with("{\"samples\":[[31,0,1],") && data.ends_with("[40,0,1]]}"), "{data}");
+    }
+}

@@ -1,0 +1,180 @@
+//! Figures of a time window: rates, quantiles and current values, from two samples of the server. Called by `views`.
+
+use std::collections::VecDeque;
+
+/// How many samples are kept. With one a second, figures are of this many seconds less one.
+const SAMPLES: usize = 6;
+
+/// The name of a series, as in the text of Prometheus.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Series {
+    pub(super) name: String,
+    labels: Vec<(String, String)>,
+}
+
+impl Series {
+    /// Parses `name{label="value",...}`. What is no label is left out.
+    pub(super) fn parse(text: &str) -> Series {
+        let (name, mut rest) = text.split_once('{').unwrap_or((text, ""));
+        let mut labels = Vec::new();
+        while let Some((label, after)) = rest.split_once("=\"") {
+            let mut value = String::new();
+            let mut characters = after.chars();
+            while let Some(character) = characters.next().filter(|character| *character != '"') {
+                value.extend(if character == '\\' { characters.next() } else { Some(character) });
+            }
+            labels.push((label.trim_start_matches(',').to_owned(), value));
+            rest = characters.as_str();
+        }
+        Series { name: name.to_owned(), labels }
+    }
+
+    /// The value of a label; empty if there is none.
+    pub(super) fn label(&self, label: &str) -> &str {
+        self.labels.iter().find(|(own, _)| own == label).map_or("", |(_, value)| value)
+    }
+}
+
+/// One sample: its time, and a value for each series, `None` if it is unknown.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) unix_ms: u64,
+    pub(super) values: Vec<Option<f64>>,
+}
+
+/// The latest samples.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures {
+    series: Vec<Series>,
+    samples: VecDeque<Sample>,
+}
+
+impl Figures {
+    /// Sets the names of the series. A list that only grows keeps the samples.
+    pub(super) fn set_series(&mut self, series: Vec<Series>) {
+        if !series.starts_with(&self.series) {
+            self.samples.clear();
+        }
+        self.series = series;
+    }
+
+    pub(super) fn push(&mut self, sample: Sample) {
+        if self.samples.back().is_some_and(|last| last.unix_ms >= sample.unix_ms) {
+            // A new connection sends again what the server has kept.
+            return;
+        }
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+    }
+
+    /// Forgets all samples: the server has started again, and its counters with it.
+    pub(super) fn clear(&mut self) {
+        self.samples.clear();
+    }
+
+    /// The time of the latest sample.
+    pub(super) fn unix_ms(&self) -> Option<u64> {
+        self.samples.back().map(|sample| sample.unix_ms)
+    }
+
+    /// Whether there are rates: they need two samples.
+    pub(super) fn has_rates(&self) -> bool {
+        self.samples.len() > 1
+    }
+
+    /// The length of the window, seconds.
+    pub(super) fn seconds(&self) -> f64 {
+        let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else { return 0.0 };
+        std::time::Duration::from_millis(last.unix_ms - first.unix_ms).as_secs_f64()
+    }
+
+    /// The values that the label has in the series of this name, in the order of the server.
+    pub(super) fn words(&self, name: &str, label: &str) -> Vec<String> {
+        let mut words: Vec<String> = Vec::new();
+        for series in self.series.iter().filter(|series| series.name == name) {
+            let word = series.label(label);
+            if !words.iter().any(|known| known == word) {
+                words.push(word.to_owned());
+            }
+        }
+        words
+    }
+
+    /// The sum of the current values of the series of this name that `chosen` accepts. `None`: there is no such value.
+    pub(super) fn value(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
+        self.sum(name, chosen, |position| *self.samples.back()?.values.get(position)?)
+    }
+
+    /// The increase per second of those counters.
+    pub(super) fn rate(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
+        let seconds = self.seconds();
+        let increase = self.sum(name, chosen, |position| self.increase(position))?;
+        (seconds > 0.0).then(|| increase / seconds)
+    }
+
+    /// The value below which the fraction `quantile` of the window's events lies: the bound of the bucket with it.
+    /// `None`: there was no event. Infinity: it is in the last bucket.
+    pub(super) fn quantile(&self, buckets: &str, quantile: f64, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
+        let mut counts: Vec<(f64, f64)> = Vec::new();
+        for bound in self.words(buckets, "le") {
+            let count = self.sum(
+                buckets,
+                |series| series.label("le") == bound && chosen(series),
+                |position| self.increase(position),
+            )?;
+            counts.push((bound.parse().unwrap_or(f64::INFINITY), count));
+        }
+        let all = counts.last()?.1;
+        let bound = counts.iter().find(|(_, count)| *count >= all * quantile).map(|(bound, _)| *bound);
+        bound.filter(|_| all > 0.0)
+    }
+
+    /// The increase of one counter over the window.
+    fn increase(&self, position: usize) -> Option<f64> {
+        let first = self.samples.front()?.values.get(position).copied().flatten();
+        let last = (*self.samples.back()?.values.get(position)?)?;
+        // A series that is new began at 0.
+        Some((last - first.unwrap_or(0.0)).max(0.0))
+    }
+
+    fn sum(&self, name: &str, chosen: impl Fn(&Series) -> bool, value: impl Fn(usize) -> Option<f64>) -> Option<f64> {
+        let of_name = self.series.iter().enumerate().filter(|(_, series)| series.name == name && chosen(series));
+        of_name.filter_map(|(position, _)| value(position)).reduce(|sum, value| sum + value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_is_parsed_with_its_escapes() {
+        let series = Series::parse(r#"klad_x_bucket{op="a\"b\\,c",le="0.1"}"#);
+        assert_eq!(
+            (series.name.as_str(), series.label("op"), series.label("le")),
+            ("klad_x_bucket", r#"a"b\,c"#, "0.1")
+        );
+        assert_eq!(Series::parse("klad_y").label("op"), "");
+        assert!(Series::parse("klad_y{op=\"").labels.len() <= 1, "a name that is cut");
+    }
+
+    #[test]
+    fn rates_and_quantiles_are_of_the_window() {
+        let mut figures = Figures::default();
+        let names = ["a{op=\"get\"}", "a{op=\"put\"}", "b{le=\"0.1\"}", "b{le=\"1\"}", "b{le=\"+Inf\"}"];
+        figures.set_series(names.map(Series::parse).into());
+        let sample = |unix_ms, values: [f64; 5]| Sample { unix_ms, values: values.map(Some).into() };
+        figures.push(sample(1_000, [10.0, 5.0, 7.0, 7.0, 7.0]));
+        assert_eq!((figures.rate("a", |_| true), figures.has_rates()), (None, false));
+        figures.push(sample(3_000, [30.0, 6.0, 7.0, 106.0, 107.0]));
+        figures.push(sample(2_000, [0.0; 5]));
+        assert_eq!(figures.rate("a", |series| series.label("op") == "get"), Some(10.0));
+        assert_eq!(figures.rate("a", |_| true), Some(10.5));
+        assert_eq!((figures.value("a", |_| true), figures.value("c", |_| true)), (Some(36.0), None));
+        assert_eq!(figures.quantile("b", 0.5, |_| true), Some(1.0));
+        assert_eq!(figures.quantile("b", 0.999, |_| true), Some(f64::INFINITY));
+        assert_eq!(figures.words("a", "op"), ["get", "put"]);
+    }
+}

@@ -1,0 +1,251 @@
+//! What the console says and does in its views: a sentence for each cause, explanations of charts, changes in the view
+//! Care, and the nodes of a cluster.
+
+use serde_json::{Value, json};
+
+use super::console_page::{assert_well_drawn, open};
+use super::support::ServerBuilder;
+use super::support::webdriver::Browser;
+
+/// Names of series with their values at the beginning and at the end of ten seconds.
+type Series = &'static [(&'static str, f64, f64)];
+
+/// Figures, and the words of the sentence that they must give.
+const CAUSES: &[(&str, Series)] = &[
+    ("klad is not ready: the check log fails", &[("klad_ready", 0., 0.), ("klad_ready_check{check=\"log\"}", 0., 0.)]),
+    ("klad takes no writes until it is started again", &[("klad_storage_writes_stopped", 1., 1.)]),
+    ("Storage has not answered for 12", &[("klad_storage_observation_age_seconds", 2., 12.)]),
+    (
+        "The disk is full: 1 KiB",
+        &[("klad_storage_disk_free_bytes", 1024., 1024.), ("klad_storage_disk_reserve_bytes", 2048., 2048.)],
+    ),
+    (
+        "The disk is almost full",
+        &[("klad_storage_disk_free_bytes", 4096., 4096.), ("klad_storage_disk_reserve_bytes", 2048., 2048.)],
+    ),
+    ("A flush or compaction has failed", &[("klad_rocksdb_background_errors_total", 0., 1.)]),
+    ("RocksDB slows writes down", &[("klad_rocksdb_write_stall{state=\"delayed\"}", 1., 1.)]),
+    ("RocksDB stops writes", &[("klad_rocksdb_write_stall_seconds_total{state=\"stopped\"}", 0., 5.)]),
+    (
+        "Writes wait for the disk: a sync takes 49",
+        &[
+            ("klad_wal_sync_seconds_bucket{le=\"0.025\"}", 0., 0.),
+            ("klad_wal_sync_seconds_bucket{le=\"0.05\"}", 0., 100.),
+            ("klad_http_request_duration_seconds_bucket{op=\"put\",le=\"0.1\"}", 0., 100.),
+            ("klad_http_request_duration_seconds_sum{op=\"put\"}", 0., 10.),
+            ("klad_http_request_phase_seconds_sum{op=\"put\",phase=\"sync\"}", 0., 6.),
+        ],
+    ),
+    (
+        "klad rejects 10 requests/s (50",
+        &[
+            ("klad_http_request_duration_seconds_count{op=\"get\",outcome=\"refused\"}", 0., 100.),
+            ("klad_http_request_duration_seconds_count{op=\"get\",outcome=\"ok\"}", 0., 100.),
+            ("klad_refused_total{reason=\"overloaded\"}", 0., 100.),
+        ],
+    ),
+    (
+        "requests/s fail inside klad",
+        &[("klad_http_request_duration_seconds_count{op=\"get\",outcome=\"error\"}", 0., 10.)],
+    ),
+    ("wait longer than their clients allow", &[("klad_deadline_dropped_total", 0., 10.)]),
+    (
+        "The queue writes is standing: 900 of at most 1,024",
+        &[
+            ("klad_queue_oldest_seconds{queue=\"writes\"}", 0.3, 0.4),
+            ("klad_queue_depth{queue=\"writes\"}", 900., 900.),
+            ("klad_queue_limit{queue=\"writes\"}", 1024., 1024.),
+        ],
+    ),
+    (
+        "Reads wait for storage",
+        &[
+            ("klad_http_request_duration_seconds_bucket{op=\"get\",le=\"0.1\"}", 0., 100.),
+            ("klad_http_request_duration_seconds_sum{op=\"get\"}", 0., 10.),
+            ("klad_http_request_phase_seconds_sum{op=\"get\",phase=\"engine\"}", 0., 9.),
+        ],
+    ),
+    ("klad serves as much as --threads allows", &[("klad_thread_cpu_seconds_total{group=\"worker\"}", 0., 19.8)]),
+    (
+        "Clients are slow: requests wait for the clients to take their answers",
+        &[
+            ("klad_http_request_duration_seconds_bucket{op=\"get\",le=\"1\"}", 0., 100.),
+            ("klad_http_request_duration_seconds_sum{op=\"get\"}", 0., 50.),
+            ("klad_http_request_phase_seconds_sum{op=\"get\",phase=\"write\"}", 0., 45.),
+        ],
+    ),
+    (
+        "more than --memory allows",
+        &[("process_resident_memory_bytes", 4e9, 4e9), ("klad_memory_budget_bytes{part=\"total\"}", 1e9, 1e9)],
+    ),
+    (
+        "The memory for bodies is almost used up",
+        &[
+            ("klad_body_room_used_bytes{share=\"all\"}", 95., 95.),
+            ("klad_body_room_limit_bytes{share=\"all\"}", 100., 100.),
+        ],
+    ),
+    ("95 of at most 100 connections", &[("klad_connections_open", 95., 95.), ("klad_connections_limit", 100., 100.)]),
+    ("95 of at most 100 file descriptors", &[("process_open_fds", 95., 95.), ("process_max_fds", 100., 100.)]),
+    ("The last reload of the configuration has failed", &[("klad_config_last_reload_success", 0., 0.)]),
+    ("klad has no connection to 10.0.0.2:9042", &[("klad_cluster_node_connected{node=\"10.0.0.2:9042\"}", 0., 0.)]),
+];
+
+/// A klad that has no trouble: no sentence.
+const WELL: Series = &[
+    ("klad_ready", 1., 1.),
+    ("klad_storage_writes_stopped", 0., 0.),
+    ("klad_storage_observation_age_seconds", 0.2, 0.2),
+    ("klad_storage_disk_free_bytes", 1e11, 1e11),
+    ("klad_storage_disk_reserve_bytes", 1e9, 1e9),
+    ("klad_rocksdb_background_errors_total", 3., 3.),
+    ("klad_rocksdb_write_stall{state=\"delayed\"}", 0., 0.),
+    ("klad_http_request_duration_seconds_count{op=\"get\",outcome=\"ok\"}", 0., 1e5),
+    ("klad_refused_total{reason=\"overloaded\"}", 7., 7.),
+    // Operations wait for a moment, but not all the time.
+    ("klad_queue_oldest_seconds{queue=\"writes\"}", 0., 0.4),
+    ("klad_thread_cpu_seconds_total{group=\"worker\"}", 0., 5.),
+    ("klad_connections_open", 10., 10.),
+    ("klad_connections_limit", 100., 100.),
+    ("klad_config_last_reload_success", 1., 1.),
+];
+
+/// Returns the sentences that the page's own code makes of samples of ten seconds.
+fn sentences(browser: &Browser, series: Series) -> Vec<Value> {
+    let found = browser.run(&format!(
+        "return (async () => {{ \
+            const [{{ SeriesSet }}, {{ verdict }}] = await Promise.all(['figures', 'verdict'].map((name) => import('/console/' + name + '.js'))); \
+            const all = {}; \
+            const set = new SeriesSet(all.map(([name]) => name), 1000); \
+            const samples = Array.from({{ length: 11 }}, (_, at) => \
+                ({{ t: 1e12 + at * 1000, set, values: all.map(([, from, to]) => from + (to - from) * at / 10) }})); \
+            return verdict(samples, 2).findings.map((one) => one.text); \
+        }})()",
+        json!(series)
+    ));
+    found.as_array().expect("a list").clone()
+}
+
+#[test]
+fn each_cause_has_its_sentence_and_a_healthy_klad_has_none() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    open(&browser, &server, "now");
+    browser.wait("document.querySelector('.chart')");
+    for (words, series) in CAUSES {
+        let found = sentences(&browser, series);
+        let says = |text: &Value| text.as_str().unwrap().replace('\u{a0}', " ").contains(words);
+        assert!(found.len() == 1 && says(&found[0]), "{words}: {found:?}");
+    }
+    assert_eq!(sentences(&browser, WELL), Vec::<Value>::new());
+
+    // A chart explains itself, and with the keyboard too.
+    browser.run("document.querySelector('#chart-requests .question').focus()");
+    browser.press(&['\u{E007}']);
+    browser.wait("getComputedStyle(document.querySelector('#about-requests')).display === 'block'");
+    let tip = browser.run("return document.querySelector('#about-requests').textContent");
+    for words in ["Time from the arrival of a request's head", "When it looks bad: A drop to zero"] {
+        assert!(tip.as_str().unwrap().contains(words), "{words}: {tip}");
+    }
+    browser.press(&['\u{E00C}']);
+    browser.wait("getComputedStyle(document.querySelector('#about-requests')).display === 'none'");
+    // The memory engine has no tables, so there are no charts of them.
+    assert_eq!(browser.run("return document.querySelectorAll('#chart-levels, #chart-syncs').length"), 0);
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn care_changes_options_makes_checkpoints_compacts_and_drains() {
+    let server = ServerBuilder::new("rocksdb").start();
+    server.client().store("/v0/entity?id=key", b"value");
+    let browser = Browser::start();
+    open(&browser, &server, "care");
+    let option = |name: &str| {
+        let config: Value = serde_json::from_slice(&server.admin("/config").body).unwrap();
+        let all = config["options"].as_array().unwrap().clone();
+        all.into_iter().find(|option| option["name"] == name).unwrap()
+    };
+    browser.wait("document.querySelector('[aria-label=\"Change slow-request\"]')");
+    browser.run("document.querySelector('[aria-label=\"Change slow-request\"]').click()");
+    browser.fill(".options form input", "250ms");
+    browser.click(".options form button", "Change");
+    browser.wait(
+        "!document.querySelector('.options form') && document.body.innerText.includes('slow-request is changed')",
+    );
+    assert_eq!(
+        (&option("slow-request")["value"], &option("slow-request")["source"]["kind"]),
+        (&json!("250ms"), &json!("admin"))
+    );
+    // A value that klad does not take changes nothing, and klad's words are shown.
+    browser.run("document.querySelector('[aria-label=\"Change slow-request\"]').click()");
+    browser.fill(".options form input", "soon");
+    browser.click(".options form button", "Change");
+    browser.wait(
+        "document.querySelector('section[aria-labelledby=config] .problem').textContent.includes('slow-request')",
+    );
+    assert_eq!(option("slow-request")["value"], "250ms");
+    browser.fill("section[aria-labelledby=config] select", "debug");
+    browser.wait("document.body.innerText.includes('log-level is changed')");
+    assert_eq!(option("log-level")["value"], "debug");
+
+    browser.fill("section[aria-labelledby=checkpoints] input", "before");
+    browser.click("button", "Make a checkpoint");
+    browser.wait("document.querySelector('[aria-label=\"Remove before\"]')");
+    assert!(server.admin("/checkpoints").text().contains("\"before\""));
+    browser.run("document.querySelector('[aria-label=\"Remove before\"]').click()");
+    browser.click(".panel button", "Remove");
+    browser.wait("!document.querySelector('[aria-label=\"Remove before\"]')");
+    assert!(!server.admin("/checkpoints").text().contains("\"before\""));
+    browser.click("button", "Compact everything");
+    browser.wait("document.querySelector('section[aria-labelledby=compaction]').innerText.includes('compaction')");
+
+    browser.click("section[aria-labelledby=drain] button", "Drain");
+    browser.wait("document.body.innerText.includes('klad drains.') && document.querySelector('.checks .sign.bad')");
+    assert_eq!(server.admin("/readyz").status, 503);
+    browser.click("section[aria-labelledby=drain] button", "Stop draining");
+    browser.wait(
+        "document.body.innerText.includes('klad does not drain.') && !document.querySelector('.checks .sign.bad')",
+    );
+    assert_eq!(server.admin("/readyz").status, 200);
+}
+
+/// Gives the page the session and the figures of a klad in front of two nodes, of which one is lost.
+const OF_A_CLUSTER: &str = r#"
+const real = window.fetch;
+const nodes = ["10.0.0.1:9042", "10.0.0.2:9042"];
+const names = ["answered_total", "failed_total", "seconds_total", "connected"].flatMap((name) => nodes.map((node) => `klad_cluster_node_${name}{node="${node}"}`));
+const sample = (at) => [1e12 + at * 1000, at * 100, 0, 0, at * 7, at * 0.2, at * 7, 1, 0];
+const event = (kind, data) => new TextEncoder().encode(`event: ${kind}\ndata: ${JSON.stringify(data)}\n\n`);
+const stream = () => new ReadableStream({ start(to) {
+    let at = 20;
+    to.enqueue(event("series", { interval_ms: 1000, series: names }));
+    to.enqueue(event("history", { samples: Array.from({ length: at }, (_, number) => sample(number)) }));
+    setInterval(() => { to.enqueue(event("sample", sample(at))); at += 1; }, 1000);
+} });
+window.fetch = async (to, options) => {
+    if (to === "/console/events") return new Response(stream());
+    const answer = await real(to, options);
+    return to === "/console/session" ? new Response(JSON.stringify({ ...await answer.json(), engine: "cassandra" })) : answer;
+};"#;
+
+#[test]
+fn the_nodes_of_a_cluster_are_shown_with_their_state_and_latency() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    // Without a cluster there is no such view.
+    open(&browser, &server, "cluster");
+    browser.wait("document.querySelectorAll('nav a').length === 4");
+    browser.before_each_page(OF_A_CLUSTER);
+    for width in [390, 1280] {
+        browser.look(width, 900, false);
+        open(&browser, &server, "cluster");
+        browser.wait("document.querySelectorAll('main tbody tr').length === 2 && document.querySelector('#chart-node-requests canvas')");
+        let rows = browser.run("return Array.from(document.querySelectorAll('main tbody tr')).map((row) => row.innerText.replace(/\\s+/g, ' '))");
+        assert_eq!(rows, json!(["10.0.0.1:9042 ✓ connected 100/s 0/s 2 ms", "10.0.0.2:9042 ✕ lost 0/s 7/s 1 s"]));
+        assert!(browser.run("return document.body.innerText").as_str().unwrap().contains("keeps 1 copy of each key"));
+        assert_well_drawn(&browser, "cluster", width, false);
+    }
+    // The view Now names the lost node.
+    open(&browser, &server, "now");
+    browser.wait("document.querySelector('.verdict').textContent.includes('klad has no connection to 10.0.0.2:9042')");
+}
