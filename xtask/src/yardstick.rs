@@ -199,7 +199,7 @@ impl<'a> Yardstick<'a> {
         ] {
             let (klad, redis) = (klad.clone(), Redis::start(self.setup, test, options)?);
             redis.requests_per_s("set", CACHED_KEYS * 2)?;
-            let load = format!("--workload {workload} --keys {CACHED_KEYS} --pipeline 16");
+            let load = format!("--workload {workload} --keys {CACHED_KEYS} --key-order uniform --pipeline 16");
             let measure = move |side| match side {
                 Side::Klad => Ok(per_s(&self.load(&klad, &load)?)),
                 Side::Control => redis.requests_per_s(test, CACHED_KEYS * self.args.duration.as_secs().max(1)),
