@@ -34,6 +34,8 @@ fn code(answer: &Answer) -> String {
 struct Stream {
     client: Client,
     unread: String,
+    /// The series, as the last event about them says.
+    names: Vec<Value>,
 }
 
 impl Stream {
@@ -45,7 +47,7 @@ impl Stream {
             return Err(status);
         }
         assert!(headers.contains(&("content-type".to_owned(), "text/event-stream".to_owned())), "{headers:?}");
-        Ok(Stream { client, unread: String::new() })
+        Ok(Stream { client, unread: String::new(), names: Vec::new() })
     }
 
     /// Returns the name and the data of the next event.
@@ -65,11 +67,11 @@ impl Stream {
 
 /// Returns the names and the latest values of a stream, after `samples` samples.
 fn figures(stream: &mut Stream, samples: usize) -> Vec<(String, Value)> {
-    let (mut names, mut values, mut seen) = (Vec::new(), Vec::new(), 0);
+    let (mut values, mut seen) = (Vec::new(), 0);
     while seen < samples {
         let (event, data) = stream.next();
         match event.as_str() {
-            "series" => names.clone_from(data["series"].as_array().unwrap()),
+            "series" => stream.names.clone_from(data["series"].as_array().unwrap()),
             "sample" => {
                 values = data.as_array().unwrap()[1..].to_vec();
                 seen += 1;
@@ -77,8 +79,8 @@ fn figures(stream: &mut Stream, samples: usize) -> Vec<(String, Value)> {
             _ => {}
         }
     }
-    assert_eq!(names.len(), values.len());
-    names.iter().map(|name| name.as_str().unwrap().to_owned()).zip(values).collect()
+    assert_eq!(stream.names.len(), values.len());
+    stream.names.iter().map(|name| name.as_str().unwrap().to_owned()).zip(values).collect()
 }
 
 /// The headers of the page's files, and those of data: what each must contain.

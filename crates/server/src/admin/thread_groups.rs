@@ -1,6 +1,7 @@
 //! CPU time by what threads do. `process` calls this.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use klad_base::clock;
 use klad_base::metrics::text::{Kind, Page};
@@ -19,6 +20,10 @@ const GROUPS: [(&str, &[&str]); 8] = [
 
 /// All other threads, also those that have ended.
 const OTHER: &str = "other";
+
+/// The largest time of `OTHER` so far, seconds, as bits, which have the order of positive numbers. The kernel rounds the
+/// times of threads, so the difference to them may shrink, which a counter must not.
+static OTHER_MAX: AtomicU64 = AtomicU64::new(0);
 
 /// Writes the CPU time of each group. Leaves it out if there is no `/proc`.
 pub(super) fn write(page: &mut Page<'_>) {
@@ -47,7 +52,8 @@ fn read() -> Result<BTreeMap<&'static str, f64>, procfs::ProcError> {
         }
     }
     let named: f64 = seconds.values().sum();
-    seconds.insert(OTHER, (all - named).max(0.0));
+    let other = (all - named).max(0.0).to_bits();
+    seconds.insert(OTHER, f64::from_bits(OTHER_MAX.fetch_max(other, Ordering::Relaxed).max(other)));
     Ok(seconds)
 }
 

@@ -4,7 +4,7 @@ import { html, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromText, isPlainText, toText, unescape } from "./bytes.js";
 import { duration, seconds } from "./format.js";
-import { SHOWN_BYTES_MAX, left, read, write } from "./store.js";
+import { left, read, write } from "./store.js";
 import { Choice } from "./now.js";
 import { Value } from "./value.js";
 
@@ -89,7 +89,7 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
                 aria-label="Time until it expires" onInput=${(event) => setTtl(event.target.value)} />`}
         </div>
         <textarea class="code" rows="14" aria-label="Value" spellcheck=${false} value=${text}
-            maxlength=${SHOWN_BYTES_MAX * 4} onInput=${(event) => setText(event.target.value)}></textarea>
+            onInput=${(event) => setText(event.target.value)}></textarea>
         <p class="problem" role="alert">${problem}</p>
         ${
             theirs !== undefined &&
