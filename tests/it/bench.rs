@@ -129,6 +129,13 @@ fn get_finds_every_filled_key() {
 }
 
 #[test]
+fn a_fill_keeps_to_the_limit_of_a_batch_s_length() {
+    let server = ServerBuilder::new("memory").arg("--batch-bytes-max", "64KiB").start();
+    bencher(&server, "--workload get --fill 10 --value-size 20KiB").run().assert_all_served();
+    assert_eq!(keys_in_sequence(&server, |number| format!("key{number}")), 10);
+}
+
+#[test]
 fn delete_removes_filled_keys() {
     let server = klad();
     let run = bencher(&server, "--workload delete --fill 60").run();

@@ -30,7 +30,7 @@ use crate::schedule::{Phase, Phases, SECOND, Source, nanos, seconds};
 use crate::scripts;
 use crate::text;
 use crate::threads::{self, FinishedRun};
-use crate::workload::{BatchRequest, Workload};
+use crate::workload::{BatchRequest, Values, Workload};
 use klad_base::os::descriptors;
 use klad_base::os::output;
 use klad_base::sync::Mutex;
@@ -70,6 +70,10 @@ const OTHER_DESCRIPTORS: u64 = 300;
 
 /// The most keys that one request of a fill puts. Larger batches are hardly cheaper for each key.
 const FILL_BATCH_ITEMS: u64 = 1_000;
+
+/// The size of an operation in a batch beyond its value, at most, bytes: its key and the names of its fields. A value
+/// with a format counts as a part of this.
+const FILL_ITEM_BYTES: u64 = 4 << 10;
 
 /// The longest wait for the answer to the question whether the server takes batches.
 const LIMITS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -190,8 +194,8 @@ fn check_descriptors(connections_max: usize) -> anyhow::Result<()> {
 }
 
 /// The number of keys that one request of a fill puts: as many as a klad takes in a batch, up to
-/// [`FILL_BATCH_ITEMS`], or 1 for other servers and paths.
-fn batch_items(plan: &Plan) -> u64 {
+/// [`FILL_BATCH_ITEMS`] if their values have the largest size; or 1 for other servers and paths.
+fn batch_items(plan: &Plan, values: &Values) -> u64 {
     if plan.url.has_path() || plan.shared.workload.fixed.is_some() {
         return 1;
     }
@@ -206,14 +210,19 @@ fn batch_items(plan: &Plan) -> u64 {
     }
     let limits = request.call().ok().and_then(|mut answer| answer.body_mut().read_to_string().ok());
     let limits = limits.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
-    let items = limits.and_then(|limits| limits["batch_items_max"].as_u64());
-    items.map_or(1, |items| items.clamp(1, FILL_BATCH_ITEMS))
+    let limit = |name: &str| limits.as_ref()?[name].as_u64();
+    let (Some(items), Some(bytes)) = (limit("batch_items_max"), limit("batch_bytes_max")) else { return 1 };
+    let value_bytes = match values {
+        Values::Random { sizes, .. } => sizes.max as u64,
+        Values::Format(_) => 0,
+    };
+    items.min(bytes / (value_bytes + FILL_ITEM_BYTES)).clamp(1, FILL_BATCH_ITEMS)
 }
 
 /// PUTs the first `keys` keys as fast as possible, in batches if the server takes them.
 fn fill(plan: &Plan, address: SocketAddr, keys: u64, mut workload: Workload, when: When) -> anyhow::Result<()> {
     let shared = &plan.shared;
-    let items = batch_items(plan).min(keys);
+    let items = batch_items(plan, &workload.values).min(keys);
     if items > 1 {
         workload.template.target = vec![plan.url.batch_target()];
         workload.batch = Some(BatchRequest { items });

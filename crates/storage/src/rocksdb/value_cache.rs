@@ -19,24 +19,25 @@
 //! client that only writes does not fill the cache. Several keys share an epoch; the cost is that a read during a
 //! commit of another key goes to RocksDB.
 //!
+//! An entry is one allocation: the key, then the record as RocksDB stores it. A hit copies the value. That costs less
+//! than a reference counter and attributes in allocations of their own, each of which is another access of main memory.
+//!
 //! Called by `rocksdb`, whose commit section runs one commit at a time.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quick_cache::unsync::{Cache, DefaultLifecycle};
-use quick_cache::{Equivalent, OptionsBuilder, Weighter};
+use quick_cache::{OptionsBuilder, Weighter};
 
-use crate::operation::{Attributes, Value, Version};
+use crate::disk::record::{self, Record};
+use crate::operation::{Value, Version};
 use klad_base::sync::Mutex;
 
-/// The memory of an entry beyond the bytes of key and value: its slots in the slab and in the hash table, and the
-/// headers and rounding of three allocations. Measured with 200,000 entries, each read once: 157 for values of 10
-/// bytes, 163 for 100, 175 for 1,000 (the test below).
-const ENTRY_OVERHEAD_BYTES: u64 = 163;
-
-/// The memory of an entry's attributes beyond the bytes of its metadata: two allocations with their rounding.
-const ATTRIBUTES_OVERHEAD_BYTES: u64 = 128;
+/// The memory of an entry beyond the bytes of key and record: its slots in the slab and in the hash table, and the
+/// rounding of an allocation. Measured with 200,000 entries: 73 for values of 10 bytes, 79 for 100, 75 for 1,000 (the
+/// test below).
+const ENTRY_OVERHEAD_BYTES: u64 = 76;
 
 /// The bytes of the cache per epoch, rounded up to at most twice as many. Epochs take at most a sixtieth of the memory.
 const BYTES_PER_EPOCH: u64 = 512;
@@ -59,7 +60,8 @@ pub(super) struct ValueCache {
     shards: Box<[Mutex<Shard>]>,
 }
 
-type Entries = Cache<Key, Entry, Weight, PrecomputedHash, DefaultLifecycle<Key, Entry>>;
+/// The entries by the hash of their keys. Two keys with the same hash take each other's place.
+type Entries = Cache<u64, Entry, Weight, PrecomputedHash, DefaultLifecycle<u64, Entry>>;
 
 struct Shard {
     entries: Entries,
@@ -67,9 +69,25 @@ struct Shard {
     misses: u64,
 }
 
+/// A key and its record.
 struct Entry {
-    version: Version,
-    value: Value,
+    bytes: Box<[u8]>,
+    key_bytes: u32,
+}
+
+impl Entry {
+    fn new(key: &[u8], version: Version, value: &Value) -> Entry {
+        let mut head = Vec::new();
+        record::write_head(version, value, &mut head);
+        let bytes = [key, &head, &value.payload].concat().into_boxed_slice();
+        Entry { bytes, key_bytes: u32::try_from(key.len()).expect("the limits of keys are far below 4 GiB") }
+    }
+
+    /// The record, if this is the entry of `key`.
+    fn record_of(&self, key: &[u8]) -> Option<Record<'_>> {
+        let (own, record) = self.bytes.split_at(self.key_bytes as usize);
+        (own == key).then(|| Record::decode(record).expect("encoded by `new`"))
+    }
 }
 
 /// How a commit changes the entry of a key, if there is one.
@@ -159,8 +177,8 @@ impl ValueCache {
             shard.misses += 1;
             return Lookup::Miss(None);
         }
-        if let Some(entry) = shard.entries.get(&KeyRef { hash, key }) {
-            let hit = Lookup::Hit(entry.version, entry.value.clone());
+        if let Some(record) = shard.entries.get(&hash).and_then(|entry| entry.record_of(key)) {
+            let hit = Lookup::Hit(record.version, record.value());
             shard.hits += 1;
             return hit;
         }
@@ -171,12 +189,11 @@ impl ValueCache {
     /// Inserts a value that was read from RocksDB after `snapshot` was taken, unless a commit has run since.
     pub(super) fn insert(&self, snapshot: EpochSnapshot, key: &[u8], version: Version, value: &Value) {
         let EpochSnapshot { hash, epoch } = snapshot;
-        let entry = Entry { version, value: value.clone() };
-        let key = Key { hash, key: key.into() };
+        let entry = Entry::new(key, version, value);
         let mut shard = self.shard(hash).lock();
         // A commit that begins after this check updates the entry at its end.
         if self.epoch(hash).load(Ordering::SeqCst) == epoch {
-            shard.entries.insert(key, entry);
+            shard.entries.insert(hash, entry);
         }
     }
 
@@ -208,19 +225,18 @@ impl ValueCache {
     }
 
     fn update(&self, hash: u64, key: &[u8], update: CacheUpdate<'_>) {
-        let key = KeyRef { hash, key };
         let mut shard = self.shard(hash).lock();
         // The old value is freed after the lock is released.
         match update {
             CacheUpdate::Replace(version, value) => {
-                let Some(mut entry) = shard.entries.peek_mut(&key) else { return };
-                let old = std::mem::replace(&mut *entry, copy_of(version, value));
+                let Some(mut entry) = shard.entries.peek_mut(&hash) else { return };
+                let old = std::mem::replace(&mut *entry, Entry::new(key, version, value));
                 drop(entry);
                 drop(shard);
                 drop(old);
             }
             CacheUpdate::Remove => {
-                let old = shard.entries.remove(&key);
+                let old = shard.entries.remove(&hash);
                 drop(shard);
                 drop(old);
             }
@@ -263,11 +279,6 @@ impl ValueCache {
     }
 }
 
-/// Copies a value whose bytes may be a slice of a much larger receive buffer.
-fn copy_of(version: Version, value: &Value) -> Entry {
-    Entry { version, value: value.compact_copy() }
-}
-
 impl Shard {
     fn new(bytes: u64) -> Shard {
         Shard { entries: new_entries(bytes), hits: 0, misses: 0 }
@@ -283,49 +294,16 @@ fn new_entries(bytes: u64) -> Entries {
     Cache::with_options(options.expect("both are given"), Weight, PrecomputedHash, DefaultLifecycle::default())
 }
 
-/// A key with its hash, which is computed once.
-#[derive(PartialEq, Eq)]
-struct Key {
-    hash: u64,
-    key: Box<[u8]>,
-}
-
-/// A borrowed [`Key`] for lookups.
-struct KeyRef<'k> {
-    hash: u64,
-    key: &'k [u8],
-}
-
-impl std::hash::Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-impl std::hash::Hash for KeyRef<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-impl Equivalent<Key> for KeyRef<'_> {
-    fn equivalent(&self, key: &Key) -> bool {
-        self.hash == key.hash && *self.key == *key.key
-    }
-}
-
 #[derive(Clone)]
 struct Weight;
 
-impl Weighter<Key, Entry> for Weight {
-    fn weight(&self, key: &Key, entry: &Entry) -> u64 {
-        let of = |own: &Attributes| own.metadata.len() as u64 + ATTRIBUTES_OVERHEAD_BYTES;
-        let attributes = entry.value.attributes.as_deref().map_or(0, of);
-        (key.key.len() + entry.value.payload.len()) as u64 + ENTRY_OVERHEAD_BYTES + attributes
+impl Weighter<u64, Entry> for Weight {
+    fn weight(&self, _: &u64, entry: &Entry) -> u64 {
+        entry.bytes.len() as u64 + ENTRY_OVERHEAD_BYTES
     }
 }
 
-/// A hasher that returns the hash that the key contains. That hash has a random seed, so clients cannot choose keys
+/// A hasher that returns the number that it is given, which is a hash. That hash has a random seed, so clients cannot choose keys
 /// that collide.
 #[derive(Clone, Default)]
 struct PrecomputedHash;
@@ -346,7 +324,7 @@ impl Hasher for PrecomputedHasher {
     }
 
     fn write(&mut self, _: &[u8]) {
-        unreachable!("a key is hashed as one number");
+        unreachable!("a hash is one number");
     }
 
     fn write_u64(&mut self, hash: u64) {
@@ -512,8 +490,6 @@ mod tests {
                 let key = format!("key{number:07}").into_bytes();
                 let Lookup::Miss(Some(snapshot)) = cache.lookup(&key) else { panic!("the key is new") };
                 cache.insert(snapshot, &key, Version::new(1), &Bytes::from(vec![7; value_bytes]).into());
-                // The first hit allocates the reference counter of the value.
-                drop(cache.lookup(&key));
             }
             let stats = cache.stats();
             assert_eq!(stats.entries, 200_000);
