@@ -35,31 +35,35 @@ impl Series {
     }
 }
 
-/// One sample: its time, and a value for each series, `None` if it is unknown.
+/// One sample: its times, and a value for each series, `None` if it is unknown.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) unix_ms: u64,
+    /// Since the start of the server. It only grows.
+    pub(super) uptime_ms: u64,
     pub(super) values: Vec<Option<f64>>,
 }
 
 /// The latest samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
+    /// Which process of the server the samples are of.
+    started_ms: Option<u64>,
     series: Vec<Series>,
     samples: VecDeque<Sample>,
 }
 
 impl Figures {
-    /// Sets the names of the series. A list that only grows keeps the samples.
-    pub(super) fn set_series(&mut self, series: Vec<Series>) {
-        if !series.starts_with(&self.series) {
+    /// Sets the names of the series. If the server has started again, its counters have too: the samples are forgotten.
+    pub(super) fn set_series(&mut self, started_ms: Option<u64>, series: Vec<Series>) {
+        if started_ms != self.started_ms {
             self.samples.clear();
         }
-        self.series = series;
+        (self.started_ms, self.series) = (started_ms, series);
     }
 
     pub(super) fn push(&mut self, sample: Sample) {
-        if self.samples.back().is_some_and(|last| last.unix_ms >= sample.unix_ms) {
+        if self.samples.back().is_some_and(|last| last.uptime_ms >= sample.uptime_ms) {
             // A new connection sends again what the server has kept.
             return;
         }
@@ -67,11 +71,6 @@ impl Figures {
             self.samples.pop_front();
         }
         self.samples.push_back(sample);
-    }
-
-    /// Forgets all samples: the server has started again, and its counters with it.
-    pub(super) fn clear(&mut self) {
-        self.samples.clear();
     }
 
     /// The time of the latest sample.
@@ -87,7 +86,7 @@ impl Figures {
     /// The length of the window, seconds.
     pub(super) fn seconds(&self) -> f64 {
         let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else { return 0.0 };
-        std::time::Duration::from_millis(last.unix_ms - first.unix_ms).as_secs_f64()
+        std::time::Duration::from_millis(last.uptime_ms - first.uptime_ms).as_secs_f64()
     }
 
     /// The values that the label has in the series of this name, in the order of the server.
@@ -164,8 +163,13 @@ mod tests {
     fn rates_and_quantiles_are_of_the_window() {
         let mut figures = Figures::default();
         let names = ["a{op=\"get\"}", "a{op=\"put\"}", "b{le=\"0.1\"}", "b{le=\"1\"}", "b{le=\"+Inf\"}"];
-        figures.set_series(names.map(Series::parse).into());
-        let sample = |unix_ms, values: [f64; 5]| Sample { unix_ms, values: values.map(Some).into() };
+        figures.set_series(Some(1), names.map(Series::parse).into());
+        // The clock is set back between the samples.
+        let sample = |uptime_ms, values: [f64; 5]| Sample {
+            unix_ms: 9_000 - uptime_ms,
+            uptime_ms,
+            values: values.map(Some).into(),
+        };
         figures.push(sample(1_000, [10.0, 5.0, 7.0, 7.0, 7.0]));
         assert_eq!((figures.rate("a", |_| true), figures.has_rates()), (None, false));
         figures.push(sample(3_000, [30.0, 6.0, 7.0, 106.0, 107.0]));
@@ -176,5 +180,10 @@ mod tests {
         assert_eq!(figures.quantile("b", 0.5, |_| true), Some(1.0));
         assert_eq!(figures.quantile("b", 0.999, |_| true), Some(f64::INFINITY));
         assert_eq!(figures.words("a", "op"), ["get", "put"]);
+        figures.set_series(Some(1), names.map(Series::parse).into());
+        assert!(figures.has_rates(), "another stream of the same process");
+        figures.set_series(Some(2), names.map(Series::parse).into());
+        figures.push(sample(500, [1.0; 5]));
+        assert_eq!((figures.rate("a", |_| true), figures.has_rates()), (None, false), "another process");
     }
 }

@@ -1,11 +1,13 @@
 //! `/console/events`: the samples as a stream of server-sent events.
 //!
 //! ```text
-//!   event: series    {"interval_ms":1000,"series":["klad_queue_depth{queue=\"reads\"}", ...]}   first, and when it grows
-//!   event: help      {"klad_queue_depth":"Operations that wait ...", ...}                       after each `series`
-//!   event: history   {"samples":[[unix_ms, value, ...], ...]}                   what the client has missed, oldest first
-//!   event: sample    [unix_ms, value, ...]                                                           then each second
+//!   event: series    {"started_ms":1764000000000,"interval_ms":1000,"series":["klad_ready", ...]}   first, and when it grows
+//!   event: help      {"klad_ready":"Whether klad is ready.", ...}                                after each `series`
+//!   event: history   {"samples":[[unix_ms, uptime_ms, value, ...], ...]}        what the client has missed, oldest first
+//!   event: sample    [unix_ms, uptime_ms, value, ...]                                                then each second
 //! ```
+//!
+//! `uptime_ms` is monotonic: it tells samples of one process (one `started_ms`) apart, also if the clock is set.
 //!
 //! A stream keeps only the number of its next sample. A slow client gets what it has missed as history, and never more
 //! than the ring holds, so no client makes klad keep anything. `console` creates streams, `page` polls them.
@@ -60,7 +62,7 @@ fn event(ring: &Ring, series: usize, next: u64) -> Option<(String, u64)> {
     let known = ring.latest().series();
     if known.len() > series {
         let interval_ms = CONSOLE_SAMPLE_INTERVAL.as_millis();
-        let names = json!({ "interval_ms": interval_ms, "series": known });
+        let names = json!({ "started_ms": ring.started_ms(), "interval_ms": interval_ms, "series": known });
         let help = json!(ring.latest().help());
         return Some((format!("event: series\ndata: {names}\n\nevent: help\ndata: {help}\n\n"), next));
     }
@@ -92,7 +94,7 @@ mod tests {
 
     /// Takes a sample of `count` series.
     fn take(ring: &mut Ring, unix_ms: u64, count: u64) {
-        ring.take(unix_ms, |samples| {
+        ring.take(unix_ms, 2 * unix_ms, |samples| {
             let mut page = Page::sampling(samples);
             let mut family = page.family("klad_x", Kind::Gauge, "Help.");
             for value in 0..count {
@@ -117,21 +119,21 @@ mod tests {
     #[test]
     fn a_client_gets_what_it_has_missed_and_then_each_sample() {
         let choices = vec![Choice { name: "klad_x".to_owned(), by: vec!["n".to_owned()] }];
-        let mut ring = Ring::new(Samples::new(choices, 10));
+        let mut ring = Ring::new(Samples::new(choices, 10), 0);
         assert_eq!(events(&ring, 0, 0), (vec![], String::new()), "nothing before the first sample");
         take(&mut ring, 1, 1);
-        assert_eq!(events(&ring, 0, 0), (vec!["series".into(), "help".into(), "sample".into()], "[1,0]".into()));
+        assert_eq!(events(&ring, 0, 0), (vec!["series".into(), "help".into(), "sample".into()], "[1,2,0]".into()));
         take(&mut ring, 2, 1);
-        assert_eq!(events(&ring, 1, 1), (vec!["sample".into()], "[2,0]".into()));
+        assert_eq!(events(&ring, 1, 1), (vec!["sample".into()], "[2,4,0]".into()));
         take(&mut ring, 3, 2);
         let (names, data) = events(&ring, 1, 1);
         assert_eq!(names, ["series", "help", "history"], "a new series");
-        assert_eq!(data, r#"{"samples":[[2,0,null],[3,0,1]]}"#);
+        assert_eq!(data, r#"{"samples":[[2,4,0,null],[3,6,0,1]]}"#);
         for unix_ms in 4..=40 {
             take(&mut ring, unix_ms, 2);
         }
         let (names, data) = events(&ring, 2, 0);
         assert_eq!(names, ["history", "history"]);
-        assert!(data.starts_with("{\"samples\":[[31,0,1],") && data.ends_with("[40,0,1]]}"), "{data}");
+        assert!(data.starts_with("{\"samples\":[[31,62,0,1],") && data.ends_with("[40,80,0,1]]}"), "{data}");
     }
 }
