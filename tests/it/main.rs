@@ -125,6 +125,8 @@ mod tls_files;
 mod tokens;
 #[cfg(target_os = "linux")]
 mod top;
+#[cfg(all(feature = "rocksdb", target_os = "linux"))]
+mod top_figures;
 mod v1_batch;
 #[cfg(feature = "rocksdb")]
 mod v1_changes;
