@@ -94,12 +94,20 @@ impl Admin {
     pub(super) async fn take_samples(&self) {
         let mut ticks = tokio::time::interval(CONSOLE_SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_told = false;
         loop {
             ticks.tick().await;
             let fill = |samples: &mut Samples| self.write_metrics(&mut MetricsPage::sampling(samples));
             let uptime = clock::now() - self.console.started;
             let uptime_ms = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
-            self.console.ring.borrow_mut().take(clock::unix_ms(), uptime_ms, fill);
+            let mut ring = self.console.ring.borrow_mut();
+            ring.take(clock::unix_ms(), uptime_ms, fill);
+            let left_out = ring.latest().left_out();
+            if left_out > 0 && !is_told {
+                let max = CONSOLE_SERIES_MAX;
+                tracing::warn!(left_out, max, "too many series: the console shows only some; /metrics has all");
+                is_told = true;
+            }
         }
     }
 
