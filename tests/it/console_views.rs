@@ -118,7 +118,7 @@ fn sentences(browser: &Browser, series: Series) -> Vec<Value> {
             const all = {}; \
             const set = new SeriesSet(all.map(([name]) => name), 1000); \
             const samples = Array.from({{ length: 11 }}, (_, at) => \
-                ({{ t: 1e12 + at * 1000, set, values: all.map(([, from, to]) => from + (to - from) * at / 10) }})); \
+                ({{ t: 1e12 + at * 1000, up: at * 1000, set, values: all.map(([, from, to]) => from + (to - from) * at / 10) }})); \
             return verdict(samples, 2).findings.map((one) => one.text); \
         }})()",
         json!(series)
@@ -214,11 +214,11 @@ const OF_A_CLUSTER: &str = r#"
 const real = window.fetch;
 const nodes = ["10.0.0.1:9042", "10.0.0.2:9042"];
 const names = ["answered_total", "failed_total", "seconds_total", "connected"].flatMap((name) => nodes.map((node) => `klad_cluster_node_${name}{node="${node}"}`));
-const sample = (at) => [1e12 + at * 1000, at * 100, 0, 0, at * 7, at * 0.2, at * 7, 1, 0];
+const sample = (at) => [1e12 + at * 1000, at * 1000, at * 100, 0, 0, at * 7, at * 0.2, at * 7, 1, 0];
 const event = (kind, data) => new TextEncoder().encode(`event: ${kind}\ndata: ${JSON.stringify(data)}\n\n`);
 const stream = () => new ReadableStream({ start(to) {
     let at = 20;
-    to.enqueue(event("series", { interval_ms: 1000, series: names }));
+    to.enqueue(event("series", { interval_ms: 1000, started_ms: 1, series: names }));
     to.enqueue(event("history", { samples: Array.from({ length: at }, (_, number) => sample(number)) }));
     setInterval(() => { to.enqueue(event("sample", sample(at))); at += 1; }, 1000);
 } });
@@ -248,4 +248,67 @@ fn the_nodes_of_a_cluster_are_shown_with_their_state_and_latency() {
     // The view Now names the lost node.
     open(&browser, &server, "now");
     browser.wait("document.querySelector('.verdict').textContent.includes('klad has no connection to 10.0.0.2:9042')");
+}
+
+/// Gives the page a stream of events whose events the test sends.
+const FED: &str = r"
+const real = window.fetch;
+window.fetch = (to, options) => to === '/console/events'
+    ? Promise.resolve(new Response(new ReadableStream({ start(made) { window.stream = made; } }))) : real(to, options);
+window.feed = (kind, data) => stream.enqueue(new TextEncoder().encode(`event: ${kind}\ndata: ${JSON.stringify(data)}\n\n`));
+window.series = (started_ms) => feed('series', { interval_ms: 1000, started_ms, series: ['klad_http_request_duration_seconds_count{op=\'get\',outcome=\'ok\'}'.replaceAll('\'', '\u0022')] });
+";
+
+#[test]
+fn what_is_late_is_not_known_before_a_new_process_has_two_samples() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    browser.before_each_page(FED);
+    open(&browser, &server, "now");
+    browser.wait("window.stream");
+    let says = |words: &str| browser.wait(&format!("document.querySelector('.verdict').innerText.includes('{words}')"));
+    browser.run("series(1); feed('history', { samples: [[1e12, 1000, 0], [1e12 + 1000, 2000, 30]] })");
+    says("30 requests/s");
+    // The new process has counted more already, and its clock is an hour behind.
+    browser.run("series(2); feed('sample', [1e12 - 36e5, 500, 1000])");
+    says("not known yet");
+    assert_eq!(browser.run("return document.querySelectorAll('.verdict .good, .tiles').length"), 0);
+    browser.run("feed('sample', [1e12 - 36e5 + 1000, 1500, 1070])");
+    says("70 requests/s");
+    says("Nothing is late");
+
+    // While the page is paused, it shows what it has shown.
+    browser.click("button", "Pause");
+    browser.wait("document.querySelector('.toolbar [role=status]').textContent.includes('Paused')");
+    browser.run("feed('sample', [1e12 - 36e5 + 2000, 2500, 1240]); stream.close()");
+    browser.wait("document.querySelector('.live').dataset.live === 'false'");
+    says("70 requests/s");
+    browser.click("button", "Continue");
+    says("120 requests/s");
+}
+
+#[test]
+fn the_stream_orders_samples_by_the_time_since_the_start_and_not_by_the_clock() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    open(&browser, &server, "now");
+    let found = browser.run(
+        "return (async () => { \
+            const [{ Stream }, { Figures }] = await Promise.all(['stream', 'figures'].map((name) => import('/console/' + name + '.js'))); \
+            const stream = new Stream(() => {}); \
+            const take = (kind, data) => stream.take(`event: ${kind}\\ndata: ${JSON.stringify(data)}`); \
+            const series = (started_ms) => take('series', { interval_ms: 1000, started_ms, series: ['klad_x_total'] }); \
+            const first = [[7000, 1000, 1], [8000, 2000, 2]]; \
+            series(1); take('history', { samples: first }); \
+            series(1); take('history', { samples: first }); \
+            take('sample', [2000, 3000, 12]); \
+            series(2); take('sample', [1000, 1000, 50]); take('sample', [2000, 2000, 55]); \
+            const rate = new Figures({ what: [{ family: 'klad_x_total', of: 'rate' }] }, null).of(stream.samples, -1e9); \
+            return { at: rate.at, rates: rate.columns[0], up: stream.samples.map((one) => one.up) }; \
+        })()",
+    );
+    // The samples of the first process have kept their distances. A row without values makes the gap of the restart.
+    assert_eq!(found["up"], json!([1000, 2000, 3000, 1000, 2000]));
+    assert_eq!(found["at"], json!([-2, -1, 0, 0.5, 1, 2]));
+    assert_eq!(found["rates"], json!([null, 1, 10, null, null, 5]));
 }

@@ -224,7 +224,7 @@ const RULES = [
     },
 ];
 
-/** Returns `{ findings, summary, now }`, or null before there are two samples. `threads`: the number of workers. */
+/** Returns `{ findings, summary, now }`, or null before the process has two samples. `threads`: the number of workers. */
 export function verdict(samples, threads) {
     const now = Between.of(samples, WINDOW_MS);
     if (!now) return null;
@@ -236,7 +236,8 @@ export function verdict(samples, threads) {
 /** One sentence about how much klad serves, and what its requests mostly wait for. */
 function summaryOf(now) {
     const rate = now.rate(DURATION + "_count");
-    if (!rate) return "No requests in the last ten seconds.";
+    if (rate == null) return "The number of requests is not known yet.";
+    if (rate === 0) return "No requests in the last ten seconds.";
     const late = now.quantile(DURATION, 0.99, { op: { not: "changes" } });
     const [phase, part] = phasesOf(now)[0] || [];
     const where = phase ? " Most of their time (" + share(part) + ") goes to " + PHASES[phase] + "." : "";
