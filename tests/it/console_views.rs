@@ -312,3 +312,18 @@ fn the_stream_orders_samples_by_the_time_since_the_start_and_not_by_the_clock() 
     assert_eq!(found["at"], json!([-2, -1, 0, 0.5, 1, 2]));
     assert_eq!(found["rates"], json!([null, 1, 10, null, null, 5]));
 }
+
+#[test]
+fn the_choice_of_an_operation_is_for_the_charts_of_latency_only() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    open(&browser, &server, "now");
+    let chosen = browser.run(
+        "return (async () => { \
+            const [{ Figures }, found] = await Promise.all([import('/console/figures.js'), fetch('/console/charts.json')]); \
+            const charts = (await found.json()).charts; \
+            return charts.filter((chart) => new Figures(chart, 'get').items.some((item) => item.where?.op === 'get')).map((chart) => chart.id); \
+        })()",
+    );
+    assert_eq!(chosen, json!(["latency-heat", "latency", "phases"]));
+}

@@ -5,6 +5,8 @@
 
 /** Percentiles, means and ratios are those of this many samples. */
 const WINDOW = 5;
+/** A change feed lasts as long as its client wants, so its time is not a latency. */
+const LATENT = { not: "changes" };
 
 /** The names of the series of samples, and where to find those of a family. */
 export class SeriesSet {
@@ -64,13 +66,13 @@ function parseName(text) {
     return { name: text.slice(0, open), labels };
 }
 
-/** Sums the values of a group, or null if none is known. */
-function sum(sample, name, by, where, group) {
 /** Whether two samples are of the same process: only then their counters and times can be subtracted. */
 export function isSameProcess(one, other) {
     return one.set.startedMs === other.set.startedMs;
 }
 
+/** Sums the values of a group, or null if none is known. */
+function sum(sample, name, by, where, group) {
     const positions = sample.set.groups(name, by, where).get(group);
     if (!positions) return null;
     let total = null;
@@ -89,9 +91,9 @@ function least(sample, name, where) {
 
 /** The growth of a counter between two samples; null if it is unknown, or if klad was started between them. */
 function growth(from, to, name, by, where, group) {
+    if (!isSameProcess(from, to)) return null;
     const [before, after] = [sum(from, name, by, where, group), sum(to, name, by, where, group)];
     return before == null || after == null || after < before ? null : after - before;
-    if (!isSameProcess(from, to)) return null;
 }
 
 /** The growth of each bucket of a histogram, not cumulative, as `[[upper bound, count], ...]`; null if unknown. */
@@ -180,11 +182,11 @@ export class Between {
     }
 }
 
-/** The figures of one chart. `op`: only requests of this operation, or null. */
+/** The figures of one chart. `op`: only requests of this operation, or null; for charts with `byOp` in charts.json. */
 export class Figures {
     constructor(chart, op) {
         this.chart = chart;
-        this.items = chart.what.map((item) => ({ ...item, where: whereOf(item, op) }));
+        this.items = chart.what.map((item) => ({ ...item, where: chart.byOp ? { ...item.where, op: op || LATENT } : item.where }));
         this.set = null;
         this.lines = [];
     }
@@ -257,13 +259,6 @@ export class Figures {
         }
         return { bounds, cells };
     }
-}
-
-function whereOf(item, op) {
-    if (!item.family.startsWith("klad_http_request_")) return item.where;
-    if (op) return { ...item.where, op };
-    // A change feed lasts as long as its client wants, so its time is not a latency.
-    return item.of === "rate" && item.by !== "phase" ? item.where : { ...item.where, op: { not: "changes" } };
 }
 
 function linesOf(item, set) {
