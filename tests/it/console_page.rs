@@ -174,7 +174,7 @@ fn a_slow_disk_is_named_in_the_first_sentence_of_the_page() {
 }
 
 /// Opens the value of a key in the page.
-fn open_key(browser: &Browser, server: &Server, key: &[u8]) {
+pub(super) fn open_key(browser: &Browser, server: &Server, key: &[u8]) {
     open(browser, server, &format!("data/-/{}", key64(key)));
     browser.wait("document.querySelector('.entry .facts')");
 }
@@ -183,7 +183,7 @@ fn key64(key: &[u8]) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(key)
 }
 
-fn put(server: &Server, key: &[u8], headers: &[(&str, &str)], value: &[u8]) {
+pub(super) fn put(server: &Server, key: &[u8], headers: &[(&str, &str)], value: &[u8]) {
     let answer = server.client().request("PUT", &format!("/v1/kv?key64={}", key64(key)), headers, Some(value));
     assert!([201, 204].contains(&answer.status), "{}", answer.text());
 }

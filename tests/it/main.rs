@@ -57,6 +57,8 @@ mod connections;
 mod console;
 mod console_charts;
 #[cfg(all(feature = "rocksdb", target_os = "linux"))]
+mod console_data;
+#[cfg(all(feature = "rocksdb", target_os = "linux"))]
 mod console_page;
 #[cfg(all(feature = "rocksdb", target_os = "linux"))]
 mod console_views;

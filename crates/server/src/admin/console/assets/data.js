@@ -4,9 +4,9 @@ import { html, useEffect, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromBase64, toBase64Url, unescape } from "./bytes.js";
 import { Editor } from "./editor.js";
-import { bytes as size, dateTime, duration, seconds } from "./format.js";
-import { download, expire, left, list, read, remove } from "./store.js";
-import { Escaped, Value } from "./value.js";
+import { bytes as size, dateTime, until } from "./format.js";
+import { download, expire, expiryOf, list, read, remove } from "./store.js";
+import { Escaped, Stored } from "./value.js";
 
 const PAGE = 100;
 /** A prefix that is no key has this name in an address, because an empty part would not be seen. */
@@ -184,10 +184,6 @@ function Path({ prefix }) {
         ${parts.map(([part, upTo]) => html` › <a href=${addressOf(upTo)}><${Key} bytes=${part} /></a>`)}</nav>`;
 }
 
-function until(left) {
-    return left < 60 ? seconds(left) : duration(left);
-}
-
 function Entry({ prefix, of: key, canWrite, onChange }) {
     const [value, setValue] = useState(undefined);
     const [mode, setMode] = useState("view");
@@ -250,7 +246,10 @@ function Entry({ prefix, of: key, canWrite, onChange }) {
                 ${canWrite && html`<button type="button" class="button"
                     onClick=${() => setMode("expire")}>Expiry</button>`}
                 <button type="button" class="button"
-                    onClick=${() => download(key, name).catch((error) => setProblem(words(error)))}>Download</button>
+                    onClick=${() =>
+                        download(key, name, value.bytes !== null).catch((error) =>
+                            setProblem(words(error)),
+                        )}>Download</button>
                 <button type="button" class="button" onClick=${load}>Reload</button>
                 ${canWrite && html`<button type="button" class="button danger"
                     onClick=${() => setMode("delete")}>Delete</button>`}
@@ -263,24 +262,17 @@ function Entry({ prefix, of: key, canWrite, onChange }) {
             }
             ${mode === "expire" && html`<${Expiry} onSet=${(ttl) => act(() => expire(key, value.etag, ttl))}
                 onCancel=${() => setMode("view")} />`}
-            ${value.encoding !== null && html`<p
-                class="quiet">The value is stored as ${value.encoding}. The browser has decoded it,
-                so it cannot be edited here.</p>`}
-            ${value.isLarge && html`<p
-                class="quiet">The value is too large to be shown. These are its first
-                ${" " + size(value.bytes.length)}; download it to see all.</p>`}
-            <${Value} bytes=${value.bytes} type=${value.isLarge ? null : value.type} />`
+            <${Stored} value=${value} />`
         }
     </section>`;
 }
 
 function Facts({ value }) {
-    const remaining = left(value);
     const facts = [
         ["version", value.etag],
         ["type", value.type],
         ["size", size(value.size)],
-        ["expires", remaining === null ? "never" : "in " + until(remaining)],
+        ["expires", expiryOf(value)],
         ["changed", value.modified ? dateTime(Date.parse(value.modified)) : "unknown (stored by /v0)"],
         ...value.meta,
     ];

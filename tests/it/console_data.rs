@@ -1,0 +1,72 @@
+//! The view Data, where it could lose or hide something: values that the browser decodes or cannot decode, changes that are
+//! not saved, pages of keys, invisible characters, and downloads.
+
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::json;
+
+use super::console_page::{open, open_key, put};
+use super::support::webdriver::Browser;
+use super::support::{ServerBuilder, wait_until};
+
+const SAYS: &str = "return document.querySelector('.entry').innerText.replaceAll('\\u00a0', ' ')";
+
+#[test]
+fn what_the_browser_decodes_is_read_in_part_and_what_it_cannot_decode_can_still_be_used() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    let directory = tempfile::tempdir().unwrap();
+    browser.downloads_to(directory.path());
+    let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
+    bomb.write_all(&vec![b'<'; 64 << 20]).unwrap();
+    put(&server, b"bomb", &[("Content-Encoding", "gzip")], &bomb.finish().unwrap());
+    open_key(&browser, &server, b"bomb");
+    assert_eq!(browser.run("return document.querySelector('.entry pre').textContent.length"), 4096);
+    let says = browser.run(SAYS);
+    for words in ["stored with Content-Encoding: gzip", "cannot be edited", "the first 4 KiB of the decoded value"] {
+        assert!(says.as_str().unwrap().contains(words), "{words}: {says}");
+    }
+
+    put(&server, b"false", &[("Content-Encoding", "gzip"), ("Klad-TTL", "1h")], b"\xffnot gzip");
+    // It is the only key of the download, not the first of several.
+    put(&server, b"false friend", &[], b"another");
+    open_key(&browser, &server, b"false");
+    browser.wait("document.querySelector('.entry').innerText.includes('This value cannot be decoded')");
+    browser.click(".entry button", "Download");
+    let file = directory.path().join("false");
+    wait_until("the stored bytes are saved", || std::fs::read(&file).is_ok_and(|saved| saved == b"\xffnot gzip"));
+    browser.click(".entry button", "Expiry");
+    browser.click(".panel button", "Never expires");
+    wait_until("it does not expire", || server.client().get("/v1/kv/false").header("klad-ttl").is_none());
+    browser.click(".entry button", "Delete");
+    browser.click(".panel button", "Delete");
+    browser.wait("document.querySelector('.entry').textContent.includes('This key has no value')");
+    // A value without an encoding, too large to be shown.
+    let large = vec![b'x'; 300 << 10];
+    put(&server, b"large", &[], &large);
+    open_key(&browser, &server, b"large");
+    assert!(browser.run(SAYS).as_str().unwrap().contains("These are the first 4 KiB of 300 KiB"));
+    browser.click(".entry button", "Download");
+    let file = directory.path().join("large");
+    wait_until("all of it is saved", || std::fs::read(&file).is_ok_and(|saved| saved == large));
+}
+
+#[test]
+fn a_conflict_with_a_large_value_says_that_it_shows_only_its_beginning() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    put(&server, b"shared", &[], b"first");
+    open_key(&browser, &server, b"shared");
+    browser.click(".entry button", "Edit");
+    browser.fill("textarea", "mine");
+    put(&server, b"shared", &[("Klad-TTL", "2h")], &vec![b'y'; 300 << 10]);
+    browser.click(".editor button", "Save");
+    browser.wait("document.querySelector('.conflict')");
+    let shown = browser.run("return document.querySelector('.conflict').innerText.replaceAll('\\u00a0', ' ')");
+    let version = server.client().get("/v1/kv/shared").header("etag").unwrap().to_owned();
+    for words in ["the first 4 KiB of 300 KiB", "expires in 1 h", &format!("version {version}")] {
+        assert!(shown.as_str().unwrap().contains(words), "{words}: {shown}");
+    }
+}
