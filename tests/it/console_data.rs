@@ -54,6 +54,30 @@ fn what_the_browser_decodes_is_read_in_part_and_what_it_cannot_decode_can_still_
 }
 
 #[test]
+fn a_page_of_keys_must_have_come_before_the_next_one_is_asked_for() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    for number in 0..250 {
+        put(&server, format!("{number:03}").as_bytes(), &[], b"x");
+    }
+    browser.before_each_page(
+        "const real = window.fetch; window.held = []; \
+         window.fetch = async (to, options) => { if (to.includes('cursor=')) await new Promise((done) => held.push(done)); return real(to, options); };",
+    );
+    open(&browser, &server, "data");
+    browser.click("button", "Next");
+    browser.wait("held.length === 1 && document.querySelector('.pages').innerText.includes('page 2')");
+    browser.run("Array.from(document.querySelectorAll('.pages button')).at(-1).click()");
+    browser.run("held.forEach((done) => done())");
+    browser.wait("document.querySelector('.keys tbody td').innerText === '100'");
+    assert_eq!(browser.run("return document.querySelector('.pages [role=status]').innerText"), "page 2");
+    browser.click("button", "Next");
+    browser.wait("held.length === 2");
+    browser.run("held.forEach((done) => done())");
+    browser.wait("document.querySelector('.keys tbody td').innerText === '200'");
+}
+
+#[test]
 fn a_conflict_with_a_large_value_says_that_it_shows_only_its_beginning() {
     let server = ServerBuilder::new("memory").start();
     let browser = Browser::start();

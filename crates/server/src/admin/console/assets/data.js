@@ -103,12 +103,14 @@ function Keys({ prefix, selected, changes }) {
     const [page, setPage] = useState(null);
     const [problem, setProblem] = useState("");
     const cursor = cursors[cursors.length - 1];
+    // What the shown page answers: until the next page has come, its `next` is not that of this page.
+    const asked = grouped + " " + cursor;
     useEffect(() => {
         let isCurrent = true;
         list(prefix, grouped ? "/" : null, PAGE, cursor).then(
             (found) => {
                 if (isCurrent) {
-                    setPage(found);
+                    setPage({ ...found, asked });
                     setProblem("");
                 }
             },
@@ -133,7 +135,7 @@ function Keys({ prefix, selected, changes }) {
                 <button type="button" class="button" disabled=${cursors.length === 1}
                     onClick=${() => setCursors(cursors.slice(0, -1))}>Previous</button>
                 <span class="quiet" role="status">page ${cursors.length}</span>
-                <button type="button" class="button" disabled=${!page || page.next === null}
+                <button type="button" class="button" disabled=${!page || page.next === null || page.asked !== asked}
                     onClick=${() => setCursors([...cursors, page.next])}>Next</button>
             </span>
         </div>
