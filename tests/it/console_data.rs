@@ -78,6 +78,27 @@ fn a_page_of_keys_must_have_come_before_the_next_one_is_asked_for() {
 }
 
 #[test]
+fn characters_that_cannot_be_seen_are_escaped_and_backslashes_are_doubled() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    put(&server, br"a\x41/1", &[], b"x");
+    put(&server, "\u{3164}".as_bytes(), &[], b"x");
+    open(&browser, &server, "data");
+    browser.wait(
+        r"Array.from(document.querySelectorAll('.keys tbody td a')).map((one) => one.textContent).join() === 'a\\\\x41/…,\\u{3164}'",
+    );
+    let invisible =
+        "\u{3164}\u{115f}\u{1160}\u{ffa0}\u{2800}\u{fe0f}\u{34f}\u{ad}\u{180b}\u{e0100}\u{17b4}\u{a0}\u{3000}";
+    let shown = browser.run(&format!(
+        "return (async () => {{ const bytes = await import('/console/bytes.js'); const all = bytes.fromText({}); \
+         return [bytes.escape(all), bytes.isPlainText(all), bytes.toText(bytes.unescape(bytes.escape(all)))]; }})()",
+        json!(invisible)
+    ));
+    let escapes: String = invisible.chars().map(|letter| format!("\\u{{{:x}}}", u32::from(letter))).collect();
+    assert_eq!(shown, json!([escapes, false, invisible]));
+}
+
+#[test]
 fn a_conflict_with_a_large_value_says_that_it_shows_only_its_beginning() {
     let server = ServerBuilder::new("memory").start();
     let browser = Browser::start();

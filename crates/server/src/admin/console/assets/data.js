@@ -150,7 +150,7 @@ function Keys({ prefix, selected, changes }) {
             <th scope="col" class="wide">Type</th><th scope="col" class="wide">Changed</th></tr></thead>
             <tbody>
                 ${page.prefixes.map((one) => html`<tr key=${"p" + toBase64Url(one)}><td colspan="4">
-                <a href=${addressOf(one)}><${Escaped} bytes=${one} />…</a></td></tr>`)}
+                <a href=${addressOf(one)}><${Key} bytes=${one} />…</a></td></tr>`)}
                 ${page.keys.map(
                     (
                         entry,
