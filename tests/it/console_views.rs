@@ -36,12 +36,14 @@ const CAUSES: &[(&str, Series)] = &[
             ("klad_http_request_phase_seconds_sum{op=\"put\",phase=\"sync\"}", 0., 6.),
         ],
     ),
+    // The mistakes of clients are no reason of klad's.
     (
-        "klad rejects 10 requests/s (50",
+        "klad rejects 10 requests/s (50 %, mostly overloaded)",
         &[
             ("klad_http_request_duration_seconds_count{op=\"get\",outcome=\"refused\"}", 0., 100.),
             ("klad_http_request_duration_seconds_count{op=\"get\",outcome=\"ok\"}", 0., 100.),
             ("klad_refused_total{reason=\"overloaded\"}", 0., 100.),
+            ("klad_refused_total{reason=\"precondition-failed\"}", 0., 500.),
         ],
     ),
     (
