@@ -56,6 +56,8 @@ mod configuration;
 mod connections;
 mod console;
 mod console_charts;
+#[cfg(all(feature = "cassandra", feature = "rocksdb", target_os = "linux"))]
+mod console_cluster;
 #[cfg(all(feature = "rocksdb", target_os = "linux"))]
 mod console_data;
 #[cfg(all(feature = "rocksdb", target_os = "linux"))]
