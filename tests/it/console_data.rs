@@ -8,6 +8,7 @@ use flate2::write::GzEncoder;
 use serde_json::json;
 
 use super::console_page::{open, open_key, put};
+use super::support::token_file::{WRITER, both};
 use super::support::webdriver::Browser;
 use super::support::{ServerBuilder, wait_until};
 
@@ -51,6 +52,60 @@ fn what_the_browser_decodes_is_read_in_part_and_what_it_cannot_decode_can_still_
     browser.click(".entry button", "Download");
     let file = directory.path().join("large");
     wait_until("all of it is saved", || std::fs::read(&file).is_ok_and(|saved| saved == large));
+}
+
+#[test]
+fn changes_that_are_not_saved_outlive_a_login_and_are_not_left_without_a_question() {
+    let tokens = both();
+    let server = tokens.builder("memory").start();
+    let browser = Browser::start();
+    browser.before_each_page(
+        "const real = window.fetch; window.questions = []; \
+         window.confirm = (question) => { questions.push(question); return window.mayLeave; }; \
+         window.fetch = (to, options) => window.isRevoked ? Promise.resolve(new Response('{}', { status: 401 })) : real(to, options);",
+    );
+    let log_in = || {
+        browser.fill("#token", WRITER);
+        browser.click("button", "Log in");
+    };
+    open(&browser, &server, "data");
+    log_in();
+    let asks = "const event = new Event('beforeunload', { cancelable: true }); dispatchEvent(event); return event.defaultPrevented";
+    browser.click("button", "New key");
+    browser.wait("document.querySelector('textarea')");
+    assert_eq!(browser.run(asks), false, "nothing is changed");
+    browser.fill(".editor .grows input", "key");
+    browser.fill("textarea", "typed");
+    browser.wait("document.querySelector('textarea').value === 'typed'");
+    wait_until("closing the page asks", || browser.run(asks) == true);
+
+    let here = browser.run("return location.href");
+    browser.run("location.hash = '#/now'");
+    browser.wait("questions.length === 1");
+    assert_eq!(browser.run("return location.href"), here);
+    browser.click("button", "New key");
+    assert_eq!(browser.run("return [questions.length, document.querySelector('textarea').value]"), json!([2, "typed"]));
+
+    // klad does not know the token any more.
+    browser.run("window.isRevoked = true");
+    browser.click(".editor button", "Save");
+    browser.wait("document.querySelector('#token') && !document.querySelector('textarea').checkVisibility()");
+    browser.run("window.isRevoked = false");
+    log_in();
+    browser.wait("document.querySelector('textarea').checkVisibility() && !document.querySelector('#token')");
+    browser.click(".editor button", "Save");
+    browser.wait("!document.querySelector('.editor') && document.querySelector('.entry .facts')");
+    assert_eq!(browser.run("return questions.length"), 2, "what is saved is left without a question");
+    let stored = server.client().request("GET", "/v1/kv/key", &[("Authorization", &format!("Bearer {WRITER}"))], None);
+    assert_eq!(stored.body, b"typed");
+
+    // Who wants to leave leaves.
+    browser.click(".entry button", "Edit");
+    browser.fill("textarea", "typed again");
+    wait_until("closing the page asks", || browser.run(asks) == true);
+    browser.run("window.mayLeave = true; location.hash = '#/care'");
+    browser.wait("document.querySelector('.checks li') && questions.length === 3");
+    assert_eq!(browser.run(asks), false);
 }
 
 #[test]

@@ -8,6 +8,7 @@ import { Why } from "./why.js";
 import { Data } from "./data.js";
 import { Care } from "./care.js";
 import { Cluster } from "./cluster.js";
+import { mayLeave } from "./editor.js";
 
 const VIEWS = [
     { id: "now", title: "Now", isFor: () => true },
@@ -26,7 +27,13 @@ function route() {
 function useRoute() {
     const [current, setCurrent] = useState(route);
     useEffect(() => {
-        const changed = () => setCurrent(route());
+        let shown = location.hash;
+        const changed = () => {
+            if (mayLeave()) {
+                shown = location.hash;
+                setCurrent(route());
+            } else history.pushState(null, "", shown);
+        };
         addEventListener("hashchange", changed);
         return () => removeEventListener("hashchange", changed);
     }, []);
@@ -102,11 +109,12 @@ function App({ charts }) {
         if (heading.current && document.activeElement !== document.body) heading.current.focus();
     }, [view]);
 
-    if (isOut) return html`<${Login} onEnter=${enter} />`;
-    if (!session) return html`<p class="start" role="status">${error ? words(error) : "Asking klad …"}</p>`;
+    const login = isOut && html`<${Login} onEnter=${enter} />`;
+    if (!session) return login || html`<p class="start" role="status">${error ? words(error) : "Asking klad …"}</p>`;
     const known = VIEWS.filter((one) => one.isFor(session));
     const Shown = { now: Now, why: Why, data: Data, care: Care, cluster: Cluster }[view];
-    return html`
+    // What is not stored yet must outlive a token that klad knows no more, so the page is only hidden below the login.
+    return html`${login}<div hidden=${isOut}>
         <a class="skip" href=${"#main"} onClick=${(event) => {
             event.preventDefault();
             heading.current.focus();
@@ -131,7 +139,7 @@ function App({ charts }) {
             <h1 tabindex="-1" ref=${heading}>${known.find((one) => one.id === view)?.title || "Now"}</h1>
             <${Shown} key=${view} view=${view} rest=${rest} store=${stream} charts=${charts} theme=${theme}
                 session=${session} />
-        </main>`;
+        </main></div>`;
 }
 
 function Live({ stream }) {

@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromBase64, toBase64Url, unescape } from "./bytes.js";
-import { Editor } from "./editor.js";
+import { Editor, mayLeave } from "./editor.js";
 import { bytes as size, dateTime, until } from "./format.js";
 import { download, expire, expiryOf, list, read, remove } from "./store.js";
 import { Escaped, Stored } from "./value.js";
@@ -44,12 +44,13 @@ function Browser({ rest, session }) {
     const [changes, setChanges] = useState(0);
     const canWrite = session.access === "read-write";
     const changed = () => setChanges(changes + 1);
+    useEffect(() => setNew(false), [rest]);
     const open = (key) => {
         setNew(false);
         location.hash = addressOf(prefix, key);
     };
     return html`
-        <${Search} key=${"search" + rest} prefix=${prefix} onNew=${canWrite ? () => setNew(true) : null} />
+        <${Search} key=${"search" + rest} prefix=${prefix} onNew=${canWrite ? () => mayLeave() && setNew(true) : null} />
         <div class=${"data" + (key || isNew ? " has-entry" : "")}>
             <${Keys} key=${toBase64Url(prefix)} prefix=${prefix} selected=${key} changes=${changes} />
             ${

@@ -1,11 +1,32 @@
 // Edits a value, or makes a new key. klad stores it only if the key has not changed since it was read: if it has, both
 // values are shown and the user decides.
-import { html, useState } from "./html.js";
+import { html, useEffect, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromText, isPlainText, toText, unescape } from "./bytes.js";
 import { expiryOf, left, read, write } from "./store.js";
 import { Choice } from "./now.js";
 import { Stored, Value } from "./value.js";
+
+let hasUnsaved = false;
+
+/** Asks the user before what is typed is lost. Returns whether the editor may be left. */
+export function mayLeave() {
+    return !hasUnsaved || confirm("The editor has changes that are not saved. Leave it and lose them?");
+}
+
+/** While there are changes, the browser asks before it closes the page, and `mayLeave` asks too. */
+function useUnsaved(isChanged) {
+    useEffect(() => {
+        if (!isChanged) return undefined;
+        const ask = (event) => event.preventDefault();
+        hasUnsaved = true;
+        addEventListener("beforeunload", ask);
+        return () => {
+            hasUnsaved = false;
+            removeEventListener("beforeunload", ask);
+        };
+    }, [isChanged]);
+}
 
 /** `of`: the key; without it the user gives one that begins with `first`. `value`: as `read` returns it, or null. */
 export function Editor({ of: key, first, value, onDone, onCancel }) {
@@ -21,6 +42,8 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
     const [ttl, setTtl] = useState("");
     const [theirs, setTheirs] = useState(undefined);
     const [problem, setProblem] = useState("");
+    const [isChanged, setChanged] = useState(false);
+    useUnsaved(isChanged);
 
     const bytes = () => (isEscaped ? unescape(text) : fromText(text));
     const turn = (wanted) => {
@@ -57,6 +80,8 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
                 setProblem("");
                 return;
             }
+            // What follows may lead to another key before this editor has gone.
+            hasUnsaved = false;
             await onDone(target);
         } catch (error) {
             setProblem(words(error));
@@ -67,7 +92,7 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
         setTheirs(undefined);
         return save(theirs);
     };
-    return html`<form class="editor" onSubmit=${(event) => {
+    return html`<form class="editor" onInput=${() => setChanged(true)} onSubmit=${(event) => {
         event.preventDefault();
         save(base);
     }}>
