@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 
 use super::console_page::{assert_well_drawn, open};
-use super::support::ServerBuilder;
 use super::support::webdriver::Browser;
+use super::support::{ServerBuilder, wait_until};
 
 /// Names of series with their values at the beginning and at the end of ten seconds.
 type Series = &'static [(&'static str, f64, f64)];
@@ -328,4 +328,35 @@ fn the_choice_of_an_operation_is_for_the_charts_of_latency_only() {
         })()",
     );
     assert_eq!(chosen, json!(["latency-heat", "latency", "phases"]));
+}
+
+#[test]
+fn care_asks_one_thing_at_a_time_and_nothing_while_it_is_hidden() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    browser.before_each_page(
+        "const real = window.fetch; window.ticks = []; window.asked = []; window.end = new AbortController(); \
+         window.setInterval = (tick) => ticks.push(tick); AbortSignal.timeout = () => end.signal; \
+         Object.defineProperty(document, 'hidden', { get: () => Boolean(window.isHidden) }); \
+         window.fetch = (to, options) => { \
+             if (!to.startsWith('/console/')) asked.push(to); \
+             return window.isHeld && to === '/drain' \
+                 ? new Promise((done, fail) => options.signal.addEventListener('abort', () => fail(options.signal.reason))) : real(to, options); \
+         };",
+    );
+    open(&browser, &server, "care");
+    browser.wait("document.querySelectorAll('.checks li').length > 2 && ticks.length === 3");
+    let tick = "asked.length = 0; document.dispatchEvent(new Event('visibilitychange')); ticks.forEach((tick) => tick()); return asked.sort()";
+    assert_eq!(browser.run(&format!("window.isHidden = true; {tick}")), json!([]));
+    // Once all that was asked before has been answered.
+    wait_until("each is asked for once", || {
+        browser.run(&format!("window.isHidden = false; {tick}")) == json!(["/compact", "/drain", "/readyz?verbose"])
+    });
+    // A request without an answer ends after a time, and others follow.
+    browser.wait("(window.isHeld = true, asked.length = 0, ticks.forEach((tick) => tick()), asked.includes('/drain'))");
+    browser.run("end.abort(new DOMException('', 'TimeoutError'))");
+    browser.wait(
+        "document.querySelector('section[aria-labelledby=drain] .problem').textContent === 'klad does not answer.'",
+    );
+    browser.wait("(asked.length = 0, ticks.forEach((tick) => tick()), asked.includes('/drain'))");
 }
