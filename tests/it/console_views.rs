@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::console_page::{assert_well_drawn, open};
 use super::support::webdriver::Browser;
-use super::support::{ServerBuilder, wait_until};
+use super::support::{Client, ServerBuilder, wait_until};
 
 /// Names of series with their values at the beginning and at the end of ten seconds.
 type Series = &'static [(&'static str, f64, f64)];
@@ -328,6 +328,28 @@ fn the_choice_of_an_operation_is_for_the_charts_of_latency_only() {
         })()",
     );
     assert_eq!(chosen, json!(["latency-heat", "latency", "phases"]));
+}
+
+#[test]
+fn the_page_says_why_klad_turns_it_away_and_comes_in_later() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    let others: Vec<Client> = std::iter::repeat_with(|| {
+        let mut client = Client::connect(server.admin);
+        client.send("GET", "/console/events", &[], None).unwrap();
+        assert_eq!(client.head().unwrap().0, 200);
+        client
+    })
+    .take(16)
+    .collect();
+    browser.before_each_page(
+        "const real = window.fetch; window.refused = 0; window.fetch = (to, options) => to === '/console/session' && refused++ === 0 \
+         ? Promise.resolve(new Response('{}', { status: 503 })) : real(to, options);",
+    );
+    open(&browser, &server, "now");
+    browser.wait("document.querySelector('.gone').innerText.includes('too many consoles are open')");
+    drop(others);
+    browser.wait("document.querySelector('.live').dataset.live === 'true' && document.querySelector('.gone').hidden");
 }
 
 #[test]

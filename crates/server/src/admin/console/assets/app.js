@@ -1,6 +1,6 @@
 // The frame of the console: login, navigation, the connection to klad, colours, and the view that the address names.
 import { html, render, useEffect, useRef, useState } from "./html.js";
-import { readJson, setToken, whenUnauthorized, words } from "./api.js";
+import { ApiError, readJson, setToken, whenUnauthorized, words } from "./api.js";
 import { clock } from "./format.js";
 import { Stream } from "./stream.js";
 import { Now } from "./now.js";
@@ -98,7 +98,7 @@ function App({ charts }) {
         const tryToEnter = () =>
             enter().catch((error) => {
                 setError(error);
-                if (error.status === undefined) setTimeout(tryToEnter, 2000);
+                if (error.status !== 401) setTimeout(tryToEnter, 2000);
             });
         tryToEnter();
     }, []);
@@ -147,11 +147,13 @@ function Live({ stream }) {
     return html`<span class="live" data-live=${String(stream.isLive)}>${words}</span>`;
 }
 
-/** Says that klad does not answer. The element exists always, so that screen readers notice the text. */
+/** Says that klad sends no figures. The element exists always, so that screen readers notice the text. */
 function Gone({ stream }) {
     const gone = stream.isGone;
-    return html`<div class="gone" role="alert" hidden=${!gone}>
-        ${gone && html`<p>
+    const refusal = !stream.isLive && stream.error instanceof ApiError && stream.error;
+    return html`<div class="gone" role="alert" hidden=${!gone && !refusal}>
+        ${refusal && html`<p><strong>klad sends no figures: ${words(refusal)}.</strong> The page tries again by itself.</p>`}
+        ${gone && !refusal && html`<p>
         <strong>klad has not answered since ${clock(stream.answeredAt)}.</strong> The page tries again by itself, and shows the
         last figures until then.</p>`}
     </div>`;

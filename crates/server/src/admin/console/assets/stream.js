@@ -35,6 +35,9 @@ export class Stream {
         this.run = new AbortController();
         this.follow(this.run.signal);
     }
+        this.error = null;
+        // Before the page starts the stream, klad has answered who the user is.
+        this.answeredAt ??= Date.now();
 
     /** Closes the connection: klad then stops sending. */
     stop() {
@@ -57,7 +60,7 @@ export class Stream {
                 await this.readOnce(stopped, () => {
                     failures = 0;
                 });
-                this.error = null;
+                    this.error = null;
             } catch (error) {
                 this.error = error;
             }
