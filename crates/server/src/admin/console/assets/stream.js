@@ -22,6 +22,8 @@ export class Stream {
         this.set = null;
         /** The meaning of each family. */
         this.help = {};
+        /** The number of series that klad does not sample, because there are too many. */
+        this.leftOut = 0;
         this.isLive = false;
         /** When klad answered last, Unix time in ms of this machine. */
         this.answeredAt = null;
@@ -33,11 +35,11 @@ export class Stream {
     start() {
         if (this.run) return;
         this.run = new AbortController();
-        this.follow(this.run.signal);
-    }
         this.error = null;
         // Before the page starts the stream, klad has answered who the user is.
         this.answeredAt ??= Date.now();
+        this.follow(this.run.signal);
+    }
 
     /** Closes the connection: klad then stops sending. */
     stop() {
@@ -59,8 +61,8 @@ export class Stream {
             try {
                 await this.readOnce(stopped, () => {
                     failures = 0;
-                });
                     this.error = null;
+                });
             } catch (error) {
                 this.error = error;
             }
@@ -117,8 +119,10 @@ export class Stream {
         if (data === "") return;
         const read = JSON.parse(data);
         if (kind === "help") this.help = read;
-        else if (kind === "series") this.set = new SeriesSet(read.series, read.interval_ms, read.started_ms);
-        else if (kind === "history") read.samples.forEach((sample) => this.add(sample));
+        else if (kind === "series") {
+            this.set = new SeriesSet(read.series, read.interval_ms, read.started_ms);
+            this.leftOut = read.left_out || 0;
+        } else if (kind === "history") read.samples.forEach((sample) => this.add(sample));
         else if (kind === "sample") this.add(read);
     }
 
