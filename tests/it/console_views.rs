@@ -220,7 +220,7 @@ const sample = (at) => [1e12 + at * 1000, at * 1000, at * 100, 0, 0, at * 7, at 
 const event = (kind, data) => new TextEncoder().encode(`event: ${kind}\ndata: ${JSON.stringify(data)}\n\n`);
 const stream = () => new ReadableStream({ start(to) {
     let at = 20;
-    to.enqueue(event("series", { interval_ms: 1000, started_ms: 1, series: names }));
+    to.enqueue(event("series", { interval_ms: 1000, started_ms: 1, left_out: 3, series: names }));
     to.enqueue(event("history", { samples: Array.from({ length: at }, (_, number) => sample(number)) }));
     setInterval(() => { to.enqueue(event("sample", sample(at))); at += 1; }, 1000);
 } });
@@ -244,7 +244,10 @@ fn the_nodes_of_a_cluster_are_shown_with_their_state_and_latency() {
         browser.wait("document.querySelectorAll('main tbody tr').length === 2 && document.querySelector('#chart-node-requests canvas')");
         let rows = browser.run("return Array.from(document.querySelectorAll('main tbody tr')).map((row) => row.innerText.replace(/\\s+/g, ' '))");
         assert_eq!(rows, json!(["10.0.0.1:9042 ✓ connected 100/s 0/s 2 ms", "10.0.0.2:9042 ✕ lost 0/s 7/s 1 s"]));
-        assert!(browser.run("return document.body.innerText").as_str().unwrap().contains("keeps 1 copy of each key"));
+        let says = browser.run("return document.body.innerText");
+        for words in ["keeps 1 copy of each key", "3 values are not shown"] {
+            assert!(says.as_str().unwrap().contains(words), "{words}: {says}");
+        }
         assert_well_drawn(&browser, "cluster", width, false);
     }
     // The view Now names the lost node.
@@ -381,4 +384,11 @@ fn care_asks_one_thing_at_a_time_and_nothing_while_it_is_hidden() {
         "document.querySelector('section[aria-labelledby=drain] .problem').textContent === 'klad does not answer.'",
     );
     browser.wait("(asked.length = 0, ticks.forEach((tick) => tick()), asked.includes('/drain'))");
+}
+
+#[test]
+fn the_console_and_the_reports_have_their_colours_from_one_file() {
+    let server = ServerBuilder::new("memory").start();
+    let defines = |name: &str| server.admin(&format!("/console/{name}.css")).text().contains("--paper:");
+    assert_eq!((defines("colours"), defines("console")), (true, false));
 }
