@@ -441,6 +441,8 @@ fn hostile_keys_and_values_are_shown_as_text_and_can_be_used() {
     // The twin: a page that reads keys as HTML.
     let planted = "document.querySelectorAll('.keys td a').forEach((one) => { one.innerHTML = one.textContent; })";
     assert_ne!(hostile_faults(&browser, planted), Vec::<String>::new());
+    // Also the twin's picture has been asked for by now: klad has none.
+    browser.wait("document.querySelector('.keys img').complete");
     // The policy has stopped what the twin would have run.
     browser.wait_for_error("Content Security Policy");
 
