@@ -62,7 +62,7 @@ fn the_nodes_of_a_real_cluster_are_shown_with_their_state_latency_and_copies() {
         }
         if let Some(directory) = std::env::var_os("KLAD_TEST_PICTURES") {
             // Time for enough samples.
-            std::thread::sleep(Duration::from_secs(60));
+            std::thread::sleep(Duration::from_mins(1));
             browser.look(1280, 630, false);
             browser.click(".switch button", "2 min");
             browser.wait(&all_are_shown);
