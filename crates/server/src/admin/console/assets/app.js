@@ -152,7 +152,8 @@ function Gone({ stream }) {
     const gone = stream.isGone;
     const refusal = !stream.isLive && stream.error instanceof ApiError && stream.error;
     return html`<div class="gone" role="alert" hidden=${!gone && !refusal}>
-        ${refusal && html`<p><strong>klad sends no figures: ${words(refusal)}.</strong> The page tries again by itself.</p>`}
+        ${refusal && html`<p>
+        <strong>klad sends no figures: ${words(refusal)}.</strong> The page tries again by itself.</p>`}
         ${gone && !refusal && html`<p>
         <strong>klad has not answered since ${clock(stream.answeredAt)}.</strong> The page tries again by itself, and shows the
         last figures until then.</p>`}

@@ -50,7 +50,8 @@ function Browser({ rest, session }) {
         location.hash = addressOf(prefix, key);
     };
     return html`
-        <${Search} key=${"search" + rest} prefix=${prefix} onNew=${canWrite ? () => mayLeave() && setNew(true) : null} />
+        <${Search} key=${"search" + rest} prefix=${prefix}
+            onNew=${canWrite ? () => mayLeave() && setNew(true) : null} />
         <div class=${"data" + (key || isNew ? " has-entry" : "")}>
             <${Keys} key=${toBase64Url(prefix)} prefix=${prefix} selected=${key} changes=${changes} />
             ${

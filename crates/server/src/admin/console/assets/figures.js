@@ -186,7 +186,8 @@ export class Between {
 export class Figures {
     constructor(chart, op) {
         this.chart = chart;
-        this.items = chart.what.map((item) => ({ ...item, where: chart.byOp ? { ...item.where, op: op || LATENT } : item.where }));
+        const only = chart.byOp ? { op: op || LATENT } : {};
+        this.items = chart.what.map((item) => ({ ...item, where: { ...item.where, ...only } }));
         this.set = null;
         this.lines = [];
     }

@@ -133,7 +133,7 @@ export class Stream {
             const goesOn = isSameProcess(latest, sample);
             // After a reconnection the history repeats what the page already has.
             if (goesOn && up <= latest.up) return;
-            // When the time of day is set, older samples move with it: the axis of time has neither folds nor false gaps.
+            // When the time of day is set, older samples move with it: the axis has neither folds nor false gaps.
             const step = t - latest.t - (goesOn ? up - latest.up : this.set.intervalMs);
             if (goesOn ? Math.abs(step) > this.set.intervalMs : step < 0)
                 for (const older of this.samples) older.t += step;

@@ -228,7 +228,7 @@ const RULES = [
     },
 ];
 
-/** Returns `{ findings, summary, now }`, or null before the process has two samples. `threads`: the number of workers. */
+/** Returns `{ findings, summary, now }`, or null before klad has two samples. `threads`: the number of workers. */
 export function verdict(samples, threads) {
     const now = Between.of(samples, WINDOW_MS);
     if (!now) return null;
