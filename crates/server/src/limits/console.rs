@@ -10,7 +10,8 @@ pub const CONSOLE_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 pub const CONSOLE_SAMPLES: usize = 900;
 
 /// The maximum of series that klad samples. klad leaves further ones out, and says so in its log and in the stream. The
-/// console's charts use up to 555 of them with RocksDB. Only the nodes of a Cassandra cluster can add many, and without RocksDB's series there is space for 23 nodes.
+/// console's charts use up to 555 of them with RocksDB. Only the nodes of a Cassandra cluster can add many, and without
+/// RocksDB's series there is space for 23 nodes.
 pub const CONSOLE_SERIES_MAX: usize = 576;
 
 /// The memory that all samples may take, bytes.
