@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use flate2::write::GzDecoder;
 use serde_json::Value;
 
+#[cfg(target_os = "linux")]
+use super::support::clock::Clock;
 use super::support::scrape::Scrape;
 use super::support::tls::Authority;
 use super::support::token_file::{READER, WRITER, both};
@@ -73,7 +75,7 @@ fn figures(stream: &mut Stream, samples: usize) -> Vec<(String, Value)> {
         match event.as_str() {
             "series" => stream.names.clone_from(data["series"].as_array().unwrap()),
             "sample" => {
-                values = data.as_array().unwrap()[1..].to_vec();
+                values = data.as_array().unwrap()[2..].to_vec();
                 seen += 1;
             }
             _ => {}
@@ -205,6 +207,48 @@ fn the_stream_has_the_figures_of_the_metrics() {
         let mut last = Stream::open(&server).unwrap();
         wait_until("the next write is counted", || puts(&figures(&mut last, 3)) == 8);
     }
+}
+
+/// Returns which process a new stream is of, and the times of its first samples: wall clock and uptime.
+fn times(server: &Server) -> (u64, Vec<(u64, u64)>) {
+    let mut stream = Stream::open(server).unwrap();
+    let (mut started_ms, mut times) = (0, Vec::new());
+    loop {
+        let (event, data) = stream.next();
+        let samples = match event.as_str() {
+            "series" => {
+                started_ms = data["started_ms"].as_u64().unwrap();
+                continue;
+            }
+            "history" => data["samples"].as_array().unwrap().clone(),
+            "sample" => vec![data],
+            _ => continue,
+        };
+        times.extend(samples.iter().map(|sample| (sample[0].as_u64().unwrap(), sample[1].as_u64().unwrap())));
+        if event == "sample" {
+            return (started_ms, times);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_uptime_grows_when_the_clock_is_set_back_and_another_process_has_another_start() {
+    let clock = Clock::new();
+    let server = clock.preload(ServerBuilder::new("memory")).start();
+    let (started_ms, before) = times(&server);
+    clock.set_minutes(-120);
+    let mut after = Vec::new();
+    wait_until("there is a sample of the new time", || {
+        after = times(&server).1;
+        after.last().unwrap().0 < before[0].0
+    });
+    assert!(after.is_sorted_by(|one, next| one.1 < next.1), "{after:?}");
+    assert_eq!((after[0], times(&server).0), (before[0], started_ms));
+    let session: Value = serde_json::from_slice(&server.admin("/console/session").body).unwrap();
+    assert_eq!(session["started_ms"], started_ms);
+    server.kill();
+    assert_ne!(times(&ServerBuilder::new("memory").start()).0, started_ms);
 }
 
 #[test]

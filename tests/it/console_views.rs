@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 
 use super::console_page::{assert_well_drawn, open};
-use super::support::ServerBuilder;
 use super::support::webdriver::Browser;
+use super::support::{Client, ServerBuilder, wait_until};
 
 /// Names of series with their values at the beginning and at the end of ten seconds.
 type Series = &'static [(&'static str, f64, f64)];
@@ -36,12 +36,14 @@ const CAUSES: &[(&str, Series)] = &[
             ("klad_http_request_phase_seconds_sum{op=\"put\",phase=\"sync\"}", 0., 6.),
         ],
     ),
+    // The mistakes of clients are no reason of klad's.
     (
-        "klad rejects 10 requests/s (50",
+        "klad rejects 10 requests/s (50 %, mostly overloaded)",
         &[
             ("klad_http_request_duration_seconds_count{op=\"get\",outcome=\"refused\"}", 0., 100.),
             ("klad_http_request_duration_seconds_count{op=\"get\",outcome=\"ok\"}", 0., 100.),
             ("klad_refused_total{reason=\"overloaded\"}", 0., 100.),
+            ("klad_refused_total{reason=\"precondition-failed\"}", 0., 500.),
         ],
     ),
     (
@@ -118,7 +120,7 @@ fn sentences(browser: &Browser, series: Series) -> Vec<Value> {
             const all = {}; \
             const set = new SeriesSet(all.map(([name]) => name), 1000); \
             const samples = Array.from({{ length: 11 }}, (_, at) => \
-                ({{ t: 1e12 + at * 1000, set, values: all.map(([, from, to]) => from + (to - from) * at / 10) }})); \
+                ({{ t: 1e12 + at * 1000, up: at * 1000, set, values: all.map(([, from, to]) => from + (to - from) * at / 10) }})); \
             return verdict(samples, 2).findings.map((one) => one.text); \
         }})()",
         json!(series)
@@ -214,11 +216,11 @@ const OF_A_CLUSTER: &str = r#"
 const real = window.fetch;
 const nodes = ["10.0.0.1:9042", "10.0.0.2:9042"];
 const names = ["answered_total", "failed_total", "seconds_total", "connected"].flatMap((name) => nodes.map((node) => `klad_cluster_node_${name}{node="${node}"}`));
-const sample = (at) => [1e12 + at * 1000, at * 100, 0, 0, at * 7, at * 0.2, at * 7, 1, 0];
+const sample = (at) => [1e12 + at * 1000, at * 1000, at * 100, 0, 0, at * 7, at * 0.2, at * 7, 1, 0];
 const event = (kind, data) => new TextEncoder().encode(`event: ${kind}\ndata: ${JSON.stringify(data)}\n\n`);
 const stream = () => new ReadableStream({ start(to) {
     let at = 20;
-    to.enqueue(event("series", { interval_ms: 1000, series: names }));
+    to.enqueue(event("series", { interval_ms: 1000, started_ms: 1, left_out: 3, series: names }));
     to.enqueue(event("history", { samples: Array.from({ length: at }, (_, number) => sample(number)) }));
     setInterval(() => { to.enqueue(event("sample", sample(at))); at += 1; }, 1000);
 } });
@@ -242,10 +244,151 @@ fn the_nodes_of_a_cluster_are_shown_with_their_state_and_latency() {
         browser.wait("document.querySelectorAll('main tbody tr').length === 2 && document.querySelector('#chart-node-requests canvas')");
         let rows = browser.run("return Array.from(document.querySelectorAll('main tbody tr')).map((row) => row.innerText.replace(/\\s+/g, ' '))");
         assert_eq!(rows, json!(["10.0.0.1:9042 ✓ connected 100/s 0/s 2 ms", "10.0.0.2:9042 ✕ lost 0/s 7/s 1 s"]));
-        assert!(browser.run("return document.body.innerText").as_str().unwrap().contains("keeps 1 copy of each key"));
+        let says = browser.run("return document.body.innerText");
+        for words in ["keeps 1 copy of each key", "3 values are not shown"] {
+            assert!(says.as_str().unwrap().contains(words), "{words}: {says}");
+        }
         assert_well_drawn(&browser, "cluster", width, false);
     }
     // The view Now names the lost node.
     open(&browser, &server, "now");
     browser.wait("document.querySelector('.verdict').textContent.includes('klad has no connection to 10.0.0.2:9042')");
+}
+
+/// Gives the page a stream of events whose events the test sends.
+const FED: &str = r"
+const real = window.fetch;
+window.fetch = (to, options) => to === '/console/events'
+    ? Promise.resolve(new Response(new ReadableStream({ start(made) { window.stream = made; } }))) : real(to, options);
+window.feed = (kind, data) => stream.enqueue(new TextEncoder().encode(`event: ${kind}\ndata: ${JSON.stringify(data)}\n\n`));
+window.series = (started_ms) => feed('series', { interval_ms: 1000, started_ms, series: ['klad_http_request_duration_seconds_count{op=\'get\',outcome=\'ok\'}'.replaceAll('\'', '\u0022')] });
+";
+
+#[test]
+fn what_is_late_is_not_known_before_a_new_process_has_two_samples() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    browser.before_each_page(FED);
+    open(&browser, &server, "now");
+    browser.wait("window.stream");
+    let says = |words: &str| browser.wait(&format!("document.querySelector('.verdict').innerText.includes('{words}')"));
+    browser.run("series(1); feed('history', { samples: [[1e12, 1000, 0], [1e12 + 1000, 2000, 30]] })");
+    says("30 requests/s");
+    // The new process has counted more already, and its clock is an hour behind.
+    browser.run("series(2); feed('sample', [1e12 - 36e5, 500, 1000])");
+    says("not known yet");
+    assert_eq!(browser.run("return document.querySelectorAll('.verdict .good, .tiles').length"), 0);
+    browser.run("feed('sample', [1e12 - 36e5 + 1000, 1500, 1070])");
+    says("70 requests/s");
+    says("Nothing is late");
+
+    // While the page is paused, it shows what it has shown.
+    browser.click("button", "Pause");
+    browser.wait("document.querySelector('.toolbar [role=status]').textContent.includes('Paused')");
+    browser.run("feed('sample', [1e12 - 36e5 + 2000, 2500, 1240]); stream.close()");
+    browser.wait("document.querySelector('.live').dataset.live === 'false'");
+    says("70 requests/s");
+    browser.click("button", "Continue");
+    says("120 requests/s");
+}
+
+#[test]
+fn the_stream_orders_samples_by_the_time_since_the_start_and_not_by_the_clock() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    open(&browser, &server, "now");
+    let found = browser.run(
+        "return (async () => { \
+            const [{ Stream }, { Figures }] = await Promise.all(['stream', 'figures'].map((name) => import('/console/' + name + '.js'))); \
+            const stream = new Stream(() => {}); \
+            const take = (kind, data) => stream.take(`event: ${kind}\\ndata: ${JSON.stringify(data)}`); \
+            const series = (started_ms) => take('series', { interval_ms: 1000, started_ms, series: ['klad_x_total'] }); \
+            const first = [[7000, 1000, 1], [8000, 2000, 2]]; \
+            series(1); take('history', { samples: first }); \
+            series(1); take('history', { samples: first }); \
+            take('sample', [2000, 3000, 12]); \
+            series(2); take('sample', [1000, 1000, 50]); take('sample', [2000, 2000, 55]); \
+            const rate = new Figures({ what: [{ family: 'klad_x_total', of: 'rate' }] }, null).of(stream.samples, -1e9); \
+            return { at: rate.at, rates: rate.columns[0], up: stream.samples.map((one) => one.up) }; \
+        })()",
+    );
+    // The samples of the first process have kept their distances. A row without values makes the gap of the restart.
+    assert_eq!(found["up"], json!([1000, 2000, 3000, 1000, 2000]));
+    assert_eq!(found["at"], json!([-2, -1, 0, 0.5, 1, 2]));
+    assert_eq!(found["rates"], json!([null, 1, 10, null, null, 5]));
+}
+
+#[test]
+fn the_choice_of_an_operation_is_for_the_charts_of_latency_only() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    open(&browser, &server, "now");
+    let chosen = browser.run(
+        "return (async () => { \
+            const [{ Figures }, found] = await Promise.all([import('/console/figures.js'), fetch('/console/charts.json')]); \
+            const charts = (await found.json()).charts; \
+            return charts.filter((chart) => new Figures(chart, 'get').items.some((item) => item.where?.op === 'get')).map((chart) => chart.id); \
+        })()",
+    );
+    assert_eq!(chosen, json!(["latency-heat", "latency", "phases"]));
+}
+
+#[test]
+fn the_page_says_why_klad_turns_it_away_and_comes_in_later() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    let others: Vec<Client> = std::iter::repeat_with(|| {
+        let mut client = Client::connect(server.admin);
+        client.send("GET", "/console/events", &[], None).unwrap();
+        assert_eq!(client.head().unwrap().0, 200);
+        client
+    })
+    .take(16)
+    .collect();
+    browser.before_each_page(
+        "const real = window.fetch; window.refused = 0; window.fetch = (to, options) => to === '/console/session' && refused++ === 0 \
+         ? Promise.resolve(new Response('{}', { status: 503 })) : real(to, options);",
+    );
+    open(&browser, &server, "now");
+    browser.wait("document.querySelector('.gone').innerText.includes('too many consoles are open')");
+    drop(others);
+    browser.wait("document.querySelector('.live').dataset.live === 'true' && document.querySelector('.gone').hidden");
+}
+
+#[test]
+fn care_asks_one_thing_at_a_time_and_nothing_while_it_is_hidden() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    browser.before_each_page(
+        "const real = window.fetch; window.ticks = []; window.asked = []; window.end = new AbortController(); \
+         window.setInterval = (tick) => ticks.push(tick); AbortSignal.timeout = () => end.signal; \
+         Object.defineProperty(document, 'hidden', { get: () => Boolean(window.isHidden) }); \
+         window.fetch = (to, options) => { \
+             if (!to.startsWith('/console/')) asked.push(to); \
+             return window.isHeld && to === '/drain' \
+                 ? new Promise((done, fail) => options.signal.addEventListener('abort', () => fail(options.signal.reason))) : real(to, options); \
+         };",
+    );
+    open(&browser, &server, "care");
+    browser.wait("document.querySelectorAll('.checks li').length > 2 && ticks.length === 3");
+    let tick = "asked.length = 0; document.dispatchEvent(new Event('visibilitychange')); ticks.forEach((tick) => tick()); return asked.sort()";
+    assert_eq!(browser.run(&format!("window.isHidden = true; {tick}")), json!([]));
+    // Once all that was asked before has been answered.
+    wait_until("each is asked for once", || {
+        browser.run(&format!("window.isHidden = false; {tick}")) == json!(["/compact", "/drain", "/readyz?verbose"])
+    });
+    // A request without an answer ends after a time, and others follow.
+    browser.wait("(window.isHeld = true, asked.length = 0, ticks.forEach((tick) => tick()), asked.includes('/drain'))");
+    browser.run("end.abort(new DOMException('', 'TimeoutError'))");
+    browser.wait(
+        "document.querySelector('section[aria-labelledby=drain] .problem').textContent === 'klad does not answer.'",
+    );
+    browser.wait("(asked.length = 0, ticks.forEach((tick) => tick()), asked.includes('/drain'))");
+}
+
+#[test]
+fn the_console_and_the_reports_have_their_colours_from_one_file() {
+    let server = ServerBuilder::new("memory").start();
+    let defines = |name: &str| server.admin(&format!("/console/{name}.css")).text().contains("--paper:");
+    assert_eq!((defines("colours"), defines("console")), (true, false));
 }

@@ -35,6 +35,7 @@ fn a_busy_port_is_69_and_an_address_of_another_machine_68() {
     let server = ServerBuilder::new("memory").start();
     let busy = refused(&ServerBuilder::new(ENGINES[0]).listen(server.address));
     ended_with(&busy, 69, "port-in-use");
+    assert!(busy.log.contains("stop it, or choose another port with --listen"), "{}", busy.log);
     let busy = refused(&ServerBuilder::new(ENGINES[0]).arg("--admin-listen", &server.address.to_string()));
     ended_with(&busy, 69, "port-in-use");
     // A documentation address (RFC 5737), which no machine has.
@@ -49,7 +50,9 @@ fn a_directory_in_use_is_75() {
     let data = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new("rocksdb").data(data.path());
     let _server = builder.start();
-    ended_with(&refused(&builder), 75, "data-locked");
+    let locked = refused(&builder);
+    ended_with(&locked, 75, "data-locked");
+    assert!(locked.log.contains("stop it, or choose another directory"), "{}", locked.log);
 }
 
 #[cfg(feature = "rocksdb")]

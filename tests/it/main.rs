@@ -56,6 +56,10 @@ mod configuration;
 mod connections;
 mod console;
 mod console_charts;
+#[cfg(all(feature = "cassandra", feature = "rocksdb", target_os = "linux"))]
+mod console_cluster;
+#[cfg(all(feature = "rocksdb", target_os = "linux"))]
+mod console_data;
 #[cfg(all(feature = "rocksdb", target_os = "linux"))]
 mod console_page;
 #[cfg(all(feature = "rocksdb", target_os = "linux"))]
@@ -125,6 +129,8 @@ mod tls_files;
 mod tokens;
 #[cfg(target_os = "linux")]
 mod top;
+#[cfg(all(feature = "rocksdb", target_os = "linux"))]
+mod top_figures;
 mod v1_batch;
 #[cfg(feature = "rocksdb")]
 mod v1_changes;

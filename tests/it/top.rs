@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use super::support::clock::Clock;
 use super::support::command::Klad;
 use super::support::{Client, Server, ServerBuilder, wait_until};
 
@@ -180,6 +181,21 @@ fn a_server_that_comes_back_is_shown_again() {
     terminal.wait_for("has sent nothing for");
     server.signal(Signal::CONT);
     terminal.wait_for("  ready");
+}
+
+#[test]
+fn a_clock_that_is_set_back_stops_nothing() {
+    let clock = Clock::new();
+    let server = clock.preload(ServerBuilder::new("memory")).start();
+    let terminal = Terminal::start(&server, "");
+    terminal.wait_for("  ready");
+    clock.set_minutes(-120);
+    wait_until("the new time is shown", || {
+        let hour = std::time::SystemTime::now() - std::time::Duration::from_hours(2);
+        let hour = humantime::format_rfc3339_seconds(hour).to_string()[..13].to_owned();
+        let screen = terminal.screen();
+        screen.contains(&hour) && screen.contains("  ready")
+    });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::support::conformance::CASSANDRA;
 use super::support::one_key::{assert_rejected, base64url, by_key64, by_path, document, each, head};
-use super::support::{ENGINES, SETUPS, encode, random};
+use super::support::{ENGINES, SETUPS, ServerBuilder, encode, random};
 
 #[test]
 fn every_byte_is_a_key_by_path_and_by_key64() {
@@ -113,6 +113,25 @@ fn v0_and_v1_see_the_same_keys() {
         assert_eq!(client.delete("/v0/entity?id=k").status, 202);
         assert_eq!(client.get("/v1/kv/k").status, 404);
     });
+}
+
+#[test]
+fn an_answer_says_what_to_do() {
+    let server = ServerBuilder::new("memory").start();
+    let mut client = server.client();
+    for (method, target, body, advice) in [
+        ("PUT", "/v1/kv/", &b"v"[..], "parameter key (/v1/kv/KEY) is missing or empty"),
+        ("PUT", "/v1/kv", b"v", "or a key in the path (/v1/kv/KEY), is missing or empty"),
+        ("POST", "/v1/kv/k", b"v", "PUT stores a value"),
+        ("GET", "/", b"", "a value is at /v1/kv/KEY, and the console is on the admin address"),
+        ("GET", &format!("/v1/kv/{}", "k".repeat(5000)), b"", "--key-max"),
+    ] {
+        let said = document(&client.request(method, target, &[], Some(body)))["detail"].to_string();
+        assert!(said.contains(advice), "{method} {target}: {said}");
+    }
+    client.send_raw(b"PUT /v1/kv/k HTTP/1.1\r\nHost: klad\r\nContent-Length: 99999999\r\n\r\n");
+    let said = document(&client.answer().unwrap())["detail"].to_string();
+    assert!(said.contains("--value-max"), "{said}");
 }
 
 #[test]

@@ -100,7 +100,7 @@ pub enum Unit {
 pub struct Series {
     /// The name in the legend.
     pub name: String,
-    /// A colour of the palette in `page.css`.
+    /// A colour of the palette in `colours.css`.
     pub colour: Colour,
     /// The style of the line.
     pub style: Style,
@@ -111,7 +111,7 @@ pub struct Series {
     pub values: Vec<Option<f64>>,
 }
 
-/// A colour of the palette in `page.css`. The colours can be told apart in light and dark schemes and by colour-blind
+/// A colour of the palette in `colours.css`. The colours can be told apart in light and dark schemes and by colour-blind
 /// readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -33,6 +33,9 @@ pub const UPLOT: &str = include_str!("vendor/uPlot.iife.min.js");
 pub const UPLOT_STYLE: &str = include_str!("vendor/uPlot.min.css");
 const UPLOT_LICENCE: &str = include_str!("vendor/LICENSE");
 
+/// The colours, as custom properties of CSS. The console uses them too.
+pub const COLOURS: &str = include_str!("colours.css");
+
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
@@ -116,7 +119,7 @@ fn head(title: &str, policy: &str, more_style: &str) -> Markup {
             meta name="color-scheme" content="light dark";
             link rel="icon" href="data:,";
             title { (title) }
-            style { (PreEscaped(more_style)) (PreEscaped(STYLE)) }
+            style { (PreEscaped(more_style)) (PreEscaped(COLOURS)) (PreEscaped(STYLE)) }
         }
     }
 }

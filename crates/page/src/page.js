@@ -136,10 +136,11 @@ function yRange(axis, rules, log, foot) {
     };
 }
 
-// Colours come from the style sheet, which supports light and dark schemes.
+// Colours come from colours.css, which has them as light-dark(#..., #...).
 
 function colour(name) {
-    return getComputedStyle(root).getPropertyValue("--" + name).trim();
+    const both = getComputedStyle(root).getPropertyValue("--" + name).match(/#[0-9a-f]+/g);
+    return both[schemes.matches ? 1 : 0];
 }
 
 function mixedColour(stops, part) {
@@ -154,7 +155,7 @@ function mixedColour(stops, part) {
 }
 
 function ramp() {
-    return colour("heat").split(/[\s,]+/);
+    return [1, 2, 3, 4, 5, 6].map((step) => colour("heat" + step));
 }
 
 // The elements around a chart.

@@ -1,7 +1,7 @@
 //! Reads the stream of samples (`/console/events`), and connects again when it ends. Called by `top`.
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -27,6 +27,8 @@ pub(super) struct State {
     pub(super) figures: Figures,
     /// Why there is no stream now, and since when, Unix time in ms. `None`: there is one.
     pub(super) lost: Option<(String, u64)>,
+    /// When the last event came. The clock of the server may be another one.
+    pub(super) heard: Option<Instant>,
 }
 
 /// The server, and how to reach it.
@@ -71,17 +73,11 @@ impl Feed<'_> {
 
 /// Reads a stream to its end. Returns why it has ended.
 fn read(mut lines: Lines, state: &Mutex<State>) -> String {
-    let mut is_first = true;
     loop {
         match event(&mut lines) {
             Ok(Some((name, data))) => {
                 let mut state = state.lock();
-                if is_first {
-                    // The server may be a new process, whose counters began again.
-                    state.figures.clear();
-                    is_first = false;
-                }
-                state.lost = None;
+                (state.lost, state.heard) = (None, Some(clock::now()));
                 take(&mut state.figures, &name, &data);
             }
             Ok(None) => return "the server has ended the stream".to_owned(),
@@ -115,7 +111,7 @@ pub(super) fn take(figures: &mut Figures, name: &str, data: &Value) {
     match name {
         "series" => {
             let names = data["series"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            figures.set_series(names.map(Series::parse).collect());
+            figures.set_series(data["started_ms"].as_u64(), names.map(Series::parse).collect());
         }
         "history" => {
             data["samples"].as_array().into_iter().flatten().filter_map(sample).for_each(|sample| figures.push(sample));
@@ -126,6 +122,7 @@ pub(super) fn take(figures: &mut Figures, name: &str, data: &Value) {
 }
 
 fn sample(data: &Value) -> Option<Sample> {
-    let (time, values) = data.as_array()?.split_first()?;
-    Some(Sample { unix_ms: time.as_u64()?, values: values.iter().map(Value::as_f64).collect() })
+    let [unix_ms, uptime_ms, values @ ..] = data.as_array()?.as_slice() else { return None };
+    let values = values.iter().map(Value::as_f64).collect();
+    Some(Sample { unix_ms: unix_ms.as_u64()?, uptime_ms: uptime_ms.as_u64()?, values })
 }

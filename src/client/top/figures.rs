@@ -1,9 +1,10 @@
 //! Figures of a time window: rates, quantiles and current values, from two samples of the server. Called by `views`.
+//! `figures.js` of the console computes the same: change both.
 
 use std::collections::VecDeque;
 
-/// How many samples are kept. With one a second, figures are of this many seconds less one.
-const SAMPLES: usize = 6;
+/// The window: ten seconds. The server takes a sample each second, or a little later.
+const WINDOW_MS: u64 = 10_200;
 
 /// The name of a series, as in the text of Prometheus.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,43 +36,40 @@ impl Series {
     }
 }
 
-/// One sample: its time, and a value for each series, `None` if it is unknown.
+/// One sample: its times, and a value for each series, `None` if it is unknown.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) unix_ms: u64,
+    /// Since the start of the server. It only grows.
+    pub(super) uptime_ms: u64,
     pub(super) values: Vec<Option<f64>>,
 }
 
 /// The latest samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
+    /// Which process of the server the samples are of.
+    started_ms: Option<u64>,
     series: Vec<Series>,
     samples: VecDeque<Sample>,
 }
 
 impl Figures {
-    /// Sets the names of the series. A list that only grows keeps the samples.
-    pub(super) fn set_series(&mut self, series: Vec<Series>) {
-        if !series.starts_with(&self.series) {
+    /// Sets the names of the series. If the server has started again, its counters have too: the samples are forgotten.
+    pub(super) fn set_series(&mut self, started_ms: Option<u64>, series: Vec<Series>) {
+        if started_ms != self.started_ms {
             self.samples.clear();
         }
-        self.series = series;
+        (self.started_ms, self.series) = (started_ms, series);
     }
 
     pub(super) fn push(&mut self, sample: Sample) {
-        if self.samples.back().is_some_and(|last| last.unix_ms >= sample.unix_ms) {
+        if self.samples.back().is_some_and(|last| last.uptime_ms >= sample.uptime_ms) {
             // A new connection sends again what the server has kept.
             return;
         }
-        if self.samples.len() == SAMPLES {
-            self.samples.pop_front();
-        }
+        self.samples.retain(|one| one.uptime_ms + WINDOW_MS >= sample.uptime_ms);
         self.samples.push_back(sample);
-    }
-
-    /// Forgets all samples: the server has started again, and its counters with it.
-    pub(super) fn clear(&mut self) {
-        self.samples.clear();
     }
 
     /// The time of the latest sample.
@@ -87,7 +85,7 @@ impl Figures {
     /// The length of the window, seconds.
     pub(super) fn seconds(&self) -> f64 {
         let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else { return 0.0 };
-        std::time::Duration::from_millis(last.unix_ms - first.unix_ms).as_secs_f64()
+        std::time::Duration::from_millis(last.uptime_ms - first.uptime_ms).as_secs_f64()
     }
 
     /// The values that the label has in the series of this name, in the order of the server.
@@ -107,36 +105,40 @@ impl Figures {
         self.sum(name, chosen, |position| *self.samples.back()?.values.get(position)?)
     }
 
-    /// The increase per second of those counters.
+    /// The increase per second of those counters. `None`: it is unknown.
     pub(super) fn rate(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
-        let seconds = self.seconds();
-        let increase = self.sum(name, chosen, |position| self.increase(position))?;
-        (seconds > 0.0).then(|| increase / seconds)
+        let (grown, seconds) = (self.growth(name, chosen)?, self.seconds());
+        (seconds > 0.0).then(|| grown / seconds)
     }
 
-    /// The value below which the fraction `quantile` of the window's events lies: the bound of the bucket with it.
-    /// `None`: there was no event. Infinity: it is in the last bucket.
-    pub(super) fn quantile(&self, buckets: &str, quantile: f64, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
+    /// The value below which the fraction `quantile` of the window's events lies, as Prometheus estimates it: linear
+    /// within its bucket, and of the last bucket the lower bound. `None`: there was no event.
+    pub(super) fn quantile(&self, family: &str, quantile: f64, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
+        let name = format!("{family}_bucket");
         let mut counts: Vec<(f64, f64)> = Vec::new();
-        for bound in self.words(buckets, "le") {
-            let count = self.sum(
-                buckets,
-                |series| series.label("le") == bound && chosen(series),
-                |position| self.increase(position),
-            )?;
-            counts.push((bound.parse().unwrap_or(f64::INFINITY), count));
+        for bound in self.words(&name, "le") {
+            let count = self.growth(&name, |series| series.label("le") == bound && chosen(series));
+            counts.extend(count.map(|count| (bound.parse().unwrap_or(f64::INFINITY), count)));
         }
-        let all = counts.last()?.1;
-        let bound = counts.iter().find(|(_, count)| *count >= all * quantile).map(|(bound, _)| *bound);
-        bound.filter(|_| all > 0.0)
+        let wanted = counts.last().filter(|(_, all)| *all > 0.0)?.1 * quantile;
+        let (mut lower, mut below) = (0.0, 0.0);
+        for (upper, count) in counts {
+            if upper == f64::INFINITY {
+                break;
+            }
+            if count > below && wanted <= count {
+                return Some(lower + (upper - lower) * (wanted - below) / (count - below));
+            }
+            (lower, below) = (upper, below.max(count));
+        }
+        Some(lower)
     }
 
-    /// The increase of one counter over the window.
-    fn increase(&self, position: usize) -> Option<f64> {
-        let first = self.samples.front()?.values.get(position).copied().flatten();
-        let last = (*self.samples.back()?.values.get(position)?)?;
-        // A series that is new began at 0.
-        Some((last - first.unwrap_or(0.0)).max(0.0))
+    /// The increase of those counters over the window.
+    fn growth(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
+        let [first, last] = [self.samples.front()?, self.samples.back()?];
+        let of = |sample: &Sample| self.sum(name, &chosen, |position| *sample.values.get(position)?);
+        Some(of(last)? - of(first)?).filter(|grown| *grown >= 0.0)
     }
 
     fn sum(&self, name: &str, chosen: impl Fn(&Series) -> bool, value: impl Fn(usize) -> Option<f64>) -> Option<f64> {
@@ -163,9 +165,15 @@ mod tests {
     #[test]
     fn rates_and_quantiles_are_of_the_window() {
         let mut figures = Figures::default();
-        let names = ["a{op=\"get\"}", "a{op=\"put\"}", "b{le=\"0.1\"}", "b{le=\"1\"}", "b{le=\"+Inf\"}"];
-        figures.set_series(names.map(Series::parse).into());
-        let sample = |unix_ms, values: [f64; 5]| Sample { unix_ms, values: values.map(Some).into() };
+        let names =
+            ["a{op=\"get\"}", "a{op=\"put\"}", "b_bucket{le=\"0.1\"}", "b_bucket{le=\"1\"}", "b_bucket{le=\"+Inf\"}"];
+        figures.set_series(Some(1), names.map(Series::parse).into());
+        // The clock is set back between the samples.
+        let sample = |uptime_ms, values: [f64; 5]| Sample {
+            unix_ms: 9_000 - uptime_ms,
+            uptime_ms,
+            values: values.map(Some).into(),
+        };
         figures.push(sample(1_000, [10.0, 5.0, 7.0, 7.0, 7.0]));
         assert_eq!((figures.rate("a", |_| true), figures.has_rates()), (None, false));
         figures.push(sample(3_000, [30.0, 6.0, 7.0, 106.0, 107.0]));
@@ -173,8 +181,13 @@ mod tests {
         assert_eq!(figures.rate("a", |series| series.label("op") == "get"), Some(10.0));
         assert_eq!(figures.rate("a", |_| true), Some(10.5));
         assert_eq!((figures.value("a", |_| true), figures.value("c", |_| true)), (Some(36.0), None));
-        assert_eq!(figures.quantile("b", 0.5, |_| true), Some(1.0));
-        assert_eq!(figures.quantile("b", 0.999, |_| true), Some(f64::INFINITY));
+        assert_eq!(figures.quantile("b", 0.495, |_| true), Some(0.55), "half of the way from 0.1 to 1");
+        assert_eq!(figures.quantile("b", 0.999, |_| true), Some(1.0), "in the last bucket");
         assert_eq!(figures.words("a", "op"), ["get", "put"]);
+        figures.set_series(Some(1), names.map(Series::parse).into());
+        assert!(figures.has_rates(), "another stream of the same process");
+        figures.set_series(Some(2), names.map(Series::parse).into());
+        figures.push(sample(500, [1.0; 5]));
+        assert_eq!((figures.rate("a", |_| true), figures.has_rates()), (None, false), "another process");
     }
 }

@@ -111,7 +111,8 @@ impl Top {
         loop {
             let current = self.paused.clone().unwrap_or_else(|| state.lock().clone());
             let (status, is_bad) = self.status(&current);
-            let tables = views::tables(self.view, &current.figures);
+            let known = current.figures.has_rates();
+            let tables = if known { views::tables(self.view, &current.figures) } else { Vec::new() };
             let (view, shows_help, colours) = (self.view, self.shows_help, self.colours);
             let screen = Screen { status: &status, is_bad, view, tables: &tables, shows_help, colours };
             terminal.draw(|frame| screen.draw(frame))?;
@@ -144,8 +145,8 @@ impl Top {
     /// Returns the first line, and whether it is bad news.
     fn status(&self, current: &State) -> (String, bool) {
         let server = &self.server;
-        let Some(last_ms) = current.figures.unix_ms() else {
-            let why = current.lost.as_ref().map_or("waiting for the first sample", |(why, _)| why);
+        let Some(last_ms) = current.figures.unix_ms().filter(|_| current.figures.has_rates()) else {
+            let why = current.lost.as_ref().map_or("waiting for the first two samples", |(why, _)| why);
             return (format!("klad {server}: {why}"), current.lost.is_some());
         };
         let at = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + Duration::from_millis(last_ms));
@@ -156,7 +157,7 @@ impl Top {
             let since = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + Duration::from_millis(*since_ms));
             return (format!("klad {server} does not answer since {since}, trying again: {why}"), true);
         }
-        let silence = Duration::from_millis(clock::unix_ms().saturating_sub(last_ms));
+        let silence = current.heard.map_or(Duration::ZERO, |heard| clock::now() - heard);
         if silence > SILENCE_MAX {
             return (format!("klad {server} has sent nothing for {} s", silence.as_secs()), true);
         }

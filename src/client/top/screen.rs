@@ -31,9 +31,10 @@ p       pause and continue
 ?       show or hide this help
 q       quit
 
-Rates and percentiles are of the last five seconds. A percentile is the upper
-bound of its bucket. Marked lines need attention: failed or rejected requests,
-a queue that is half full, a write stall. docs/operations.md says what to do.";
+Rates and percentiles are of the last ten seconds. Latencies of \"all\" and of
+phases are without change feeds, which last as long as their clients want.
+Marked lines need attention: failed or rejected requests, a queue that is half
+full, a write stall. docs/operations.md says what to do.";
 
 impl Screen<'_> {
     /// Draws the whole screen.

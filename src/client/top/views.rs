@@ -26,7 +26,7 @@ pub(super) struct Table {
 /// A view: a key and a name.
 pub(super) const VIEWS: [(char, &str); 3] = [('1', "Now"), ('2', "Requests"), ('3', "Storage")];
 
-const DURATION: &str = "klad_http_request_duration_seconds_bucket";
+const DURATION: &str = "klad_http_request_duration_seconds";
 const COUNT: &str = "klad_http_request_duration_seconds_count";
 
 /// Outcomes of requests that klad carried out, or that asked for an absent key.
@@ -57,19 +57,28 @@ fn any(_: &Series) -> bool {
     true
 }
 
+/// A change feed lasts as long as its client wants, so its time is not a latency.
+fn is_latency(series: &Series) -> bool {
+    series.label("op") != "changes"
+}
+
 fn operations(figures: &Figures) -> Table {
     let mut rows = Vec::new();
-    for op in figures.words(COUNT, "op") {
-        let rate = figures.rate(COUNT, is("op", &op)).unwrap_or(0.0);
-        if rate == 0.0 {
-            continue;
-        }
-        let bad = |series: &Series| series.label("op") == op && !GOOD.contains(&series.label("outcome"));
+    let mut row = |name: &str, counted: &dyn Fn(&Series) -> bool, timed: &dyn Fn(&Series) -> bool| {
+        let rate = figures.rate(COUNT, counted).unwrap_or(0.0);
+        let bad = |series: &Series| counted(series) && !GOOD.contains(&series.label("outcome"));
         let bad = figures.rate(COUNT, bad).unwrap_or(0.0);
-        let quantile = |fraction| time(figures.quantile(DURATION, fraction, is("op", &op)));
+        let quantile = |fraction| time(figures.quantile(DURATION, fraction, timed));
         let look = if bad > 0.0 { Look::Bad } else { Look::Plain };
-        rows.push((look, vec![op.clone(), count(rate), count(bad), quantile(0.5), quantile(0.99), quantile(0.999)]));
+        if rate > 0.0 {
+            let cells = [name.to_owned(), count(rate), count(bad), quantile(0.5), quantile(0.99), quantile(0.999)];
+            rows.push((look, cells.into()));
+        }
+    };
+    for op in figures.words(COUNT, "op") {
+        row(&op, &is("op", &op), &is("op", &op));
     }
+    row("all", &any, &is_latency);
     let head = &["operation", "per s", "failed per s", "p50", "p99", "p99.9"];
     Table { title: "Requests", head, rows }
 }
@@ -91,13 +100,24 @@ fn outcomes(figures: &Figures) -> Table {
 
 fn phases(figures: &Figures) -> Table {
     let name = "klad_http_request_phase_seconds_sum";
-    let all = figures.rate(COUNT, any).unwrap_or(0.0);
-    let row = |phase: String| {
-        let seconds = figures.rate(name, is("phase", &phase)).unwrap_or(0.0);
-        (Look::Plain, vec![phase, time((all > 0.0).then(|| seconds / all))])
+    let requests = figures.rate(COUNT, is_latency).unwrap_or(0.0);
+    // Seconds of requests per second: the mean number of requests that are in progress.
+    let all = figures.rate(&format!("{DURATION}_sum"), is_latency).unwrap_or(0.0);
+    let mut rest = all;
+    let row = |phase: String, seconds: f64| {
+        let (mean, share) = (time((requests > 0.0).then(|| seconds / requests)), percent(seconds / all.max(1e-9)));
+        (Look::Plain, vec![phase, format!("{seconds:.2}"), share, mean])
     };
-    let rows = figures.words(name, "phase").into_iter().map(row).collect();
-    Table { title: "Where requests spend their time", head: &["phase", "mean of all requests"], rows }
+    let mut rows = Vec::new();
+    for phase in figures.words(name, "phase") {
+        let of_phase = |series: &Series| series.label("phase") == phase && is_latency(series);
+        let seconds = figures.rate(name, of_phase).unwrap_or(0.0);
+        rest -= seconds;
+        rows.push(row(phase.clone(), seconds));
+    }
+    rows.push(row("worker".to_owned(), rest.max(0.0)));
+    let head = &["phase", "requests in it", "of the time", "mean time of a request"];
+    Table { title: "Where requests spend their time", head, rows }
 }
 
 fn queues(figures: &Figures) -> Table {
@@ -130,7 +150,7 @@ fn refusals(figures: &Figures) -> Table {
 fn commits(figures: &Figures) -> Table {
     let rate = |name: &str| figures.rate(name, any).unwrap_or(0.0);
     let (commits, writes) = (rate("klad_commit_batch_writes_count"), rate("klad_commit_batch_writes_sum"));
-    let sync = |fraction| time(figures.quantile("klad_wal_sync_seconds_bucket", fraction, any));
+    let sync = |fraction| time(figures.quantile("klad_wal_sync_seconds", fraction, any));
     let rows = [
         ("commits per s", count(commits)),
         ("writes per commit", if commits > 0.0 { format!("{:.1}", writes / commits) } else { "-".to_owned() }),
@@ -154,7 +174,7 @@ fn cpu(figures: &Figures) -> Table {
     let name = "klad_thread_cpu_seconds_total";
     let row = |group: String| {
         let cores = figures.rate(name, is("group", &group)).unwrap_or(0.0);
-        (Look::Plain, vec![group, format!("{:.0} %", cores * 100.0)])
+        (Look::Plain, vec![group, percent(cores)])
     };
     let rows = figures.words(name, "group").into_iter().map(row).collect();
     Table { title: "CPU", head: &["threads", "of one core"], rows }
@@ -178,7 +198,7 @@ fn stalls(figures: &Figures) -> Table {
     for state in figures.words("klad_rocksdb_write_stall", "state") {
         let stalled = figures.value("klad_rocksdb_write_stall", is("state", &state)) == Some(1.0);
         let share = figures.rate("klad_rocksdb_write_stall_seconds_total", is("state", &state));
-        let share = share.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0));
+        let share = share.map_or("-".to_owned(), percent);
         let (look, word) = if stalled { (Look::Bad, "yes") } else { (Look::Plain, "no") };
         rows.push((look, vec![state, word.to_owned(), share]));
     }
@@ -214,6 +234,10 @@ fn count(value: f64) -> String {
     }
 }
 
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
 fn whole(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.0}"))
 }
@@ -226,7 +250,6 @@ fn bytes(value: Option<f64>) -> String {
 fn time(seconds: Option<f64>) -> String {
     match seconds {
         None => "-".to_owned(),
-        Some(f64::INFINITY) => "> 60 s".to_owned(),
         Some(seconds @ ..1e-3) => format!("{:.0} µs", seconds * 1e6),
         Some(seconds @ ..1.0) => format!("{:.1} ms", seconds * 1e3),
         Some(seconds) => format!("{seconds:.1} s"),
@@ -282,8 +305,8 @@ mod tests {
     fn figures_have_few_digits() {
         let counts = [0.0, 0.04, 3.26, 4321.4, 43_210.0, 4_321_000.0].map(count);
         assert_eq!(counts, ["0", "0", "3.3", "4321", "43.2k", "4.3M"]);
-        let times = [Some(25e-6), Some(0.0025), Some(2.5), Some(f64::INFINITY), None].map(time);
-        assert_eq!(times, ["25 µs", "2.5 ms", "2.5 s", "> 60 s", "-"]);
+        let times = [Some(25e-6), Some(0.0025), Some(2.5), None].map(time);
+        assert_eq!(times, ["25 µs", "2.5 ms", "2.5 s", "-"]);
         assert_eq!(bytes(Some(3.0 * 1024.0 * 1024.0)), "3.0 MiB");
     }
 

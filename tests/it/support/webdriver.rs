@@ -3,6 +3,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -135,6 +136,12 @@ impl Browser {
     /// Runs a script in each page from now on, before the page's own.
     pub(crate) fn before_each_page(&self, script: &str) {
         self.chromium("Page.addScriptToEvaluateOnNewDocument", &json!({ "source": script }));
+    }
+
+    /// Saves downloads in a directory, without a question.
+    pub(crate) fn downloads_to(&self, directory: &Path) {
+        let allowed = json!({ "behavior": "allow", "downloadPath": directory });
+        self.chromium("Browser.setDownloadBehavior", &allowed);
     }
 
     fn chromium(&self, command: &str, parameters: &Value) -> Value {

@@ -32,22 +32,24 @@ pub struct Samples {
     positions: HashMap<String, usize>,
     values: Vec<f64>,
     help: BTreeMap<String, String>,
+    left_out: usize,
     /// The series of the current line. Kept, so that a known series allocates nothing.
     current: String,
 }
 
 impl Samples {
     /// Returns no samples yet. At most `series_max` series are kept: a source may have any number of them, for example
-    /// one for each node of a cluster. Further series are left out.
+    /// one for each node of a cluster. [`Samples::left_out`] counts the lines of further series.
     #[must_use]
     pub fn new(choices: Vec<Choice>, series_max: usize) -> Samples {
-        let (series, positions, values, help) = Default::default();
-        Samples { choices, series_max, series, positions, values, help, current: String::new() }
+        let (series, positions, values, help, left_out, current) = Default::default();
+        Samples { choices, series_max, series, positions, values, help, left_out, current }
     }
 
     /// Marks all values as unknown. The known series remain.
     pub fn begin(&mut self) {
         self.values.fill(f64::NAN);
+        self.left_out = 0;
     }
 
     /// All series that were seen so far, as in the text of a page, in the order of [`Samples::values`]. New ones are
@@ -61,6 +63,12 @@ impl Samples {
     #[must_use]
     pub fn values(&self) -> &[f64] {
         &self.values
+    }
+
+    /// The number of current lines whose series are not kept, because there are too many series.
+    #[must_use]
+    pub fn left_out(&self) -> usize {
+        self.left_out
     }
 
     /// The description of each chosen family that was seen.
@@ -96,6 +104,8 @@ impl Samples {
             self.positions.insert(self.current.clone(), self.series.len());
             self.series.push(self.current.clone());
             self.values.push(value);
+        } else {
+            self.left_out += 1;
         }
     }
 }
@@ -152,6 +162,9 @@ mod tests {
     #[test]
     fn the_number_of_series_is_bounded() {
         let mut samples = Samples::new(vec![choice("klad_a_total", &["op", "outcome"])], 1);
-        assert_eq!(take(&mut samples, 6), [("klad_a_total{op=\"get\",outcome=\"ok\"}".to_owned(), 6.0)]);
+        for _ in 0..2 {
+            assert_eq!(take(&mut samples, 6), [("klad_a_total{op=\"get\",outcome=\"ok\"}".to_owned(), 6.0)]);
+            assert_eq!(samples.left_out(), 2);
+        }
     }
 }

@@ -19,7 +19,7 @@ const RETRY_AFTER_MS_HEADER: &str = "klad-retry-after-ms";
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The path does not exist. The contract says 400 and not 404.
-    #[error("there is nothing at this path")]
+    #[error("there is nothing at this path; a value is at /v1/kv/KEY, and the console is on the admin address")]
     UnknownPath,
     /// The path does not support the method.
     #[error("this path accepts only {0}")]
@@ -67,13 +67,13 @@ pub enum ApiError {
         copies: u8,
     },
     /// The key is longer than `--key-max`.
-    #[error("the key is longer than {limit_bytes} bytes")]
+    #[error("the key is longer than {limit_bytes} bytes (--key-max)")]
     KeyTooLong {
         /// The limit.
         limit_bytes: u64,
     },
     /// The value is longer than `--value-max`.
-    #[error("the value is longer than {limit_bytes} bytes")]
+    #[error("the value is longer than {limit_bytes} bytes (--value-max)")]
     ValueTooLarge {
         /// The limit.
         limit_bytes: u64,
@@ -126,7 +126,7 @@ pub enum ApiError {
     #[error("send the header Authorization: Bearer TOKEN, with a token that this server knows")]
     Unauthorized,
     /// The token allows only reads.
-    #[error("this token allows only reads")]
+    #[error("this token allows only reads; a change needs a token with read-write")]
     ReadOnlyToken,
     /// Nothing is at a path of `/v1`.
     #[error("there is nothing at this path")]

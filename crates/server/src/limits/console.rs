@@ -9,8 +9,9 @@ pub const CONSOLE_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// the oldest sample.
 pub const CONSOLE_SAMPLES: usize = 900;
 
-/// The maximum of series that klad samples; further ones are left out. The console's charts use up to 555 of them with
-/// RocksDB. Only the nodes of a Cassandra cluster can add many, and without RocksDB's series there is space for 30 nodes.
+/// The maximum of series that klad samples. klad leaves further ones out, and says so in its log and in the stream. The
+/// console's charts use up to 555 of them with RocksDB. Only the nodes of a Cassandra cluster can add many, and without
+/// RocksDB's series there is space for 23 nodes.
 pub const CONSOLE_SERIES_MAX: usize = 576;
 
 /// The memory that all samples may take, bytes.
@@ -27,4 +28,4 @@ pub const CONSOLE_STREAMS_MAX: usize = 16;
 /// takes two descriptors; a browser opens at most six connections to a server.
 pub const CONSOLE_DATA_REQUESTS_MAX: usize = 16;
 
-const _: () = assert!(CONSOLE_SAMPLES * (CONSOLE_SERIES_MAX * size_of::<f64>() + 16) <= CONSOLE_BYTES_MAX);
+const _: () = assert!(CONSOLE_SAMPLES * (CONSOLE_SERIES_MAX * size_of::<f64>() + 24) <= CONSOLE_BYTES_MAX);

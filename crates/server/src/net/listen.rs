@@ -23,7 +23,9 @@ pub enum Error {
 
 fn hint(cause: &std::io::Error) -> &'static str {
     match cause.kind() {
-        std::io::ErrorKind::AddrInUse => " (another process listens there; choose another port)",
+        std::io::ErrorKind::AddrInUse => {
+            " (another process listens there: stop it, or choose another port with --listen or --admin-listen)"
+        }
         std::io::ErrorKind::PermissionDenied => " (ports below 1024 need privileges; choose a higher one)",
         _ => "",
     }

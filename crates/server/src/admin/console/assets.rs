@@ -74,6 +74,7 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
         file!(vendor "hooks.mjs", SCRIPT),
         file!(vendor "preact.mjs", SCRIPT),
         asset("uPlot.iife.min.js", SCRIPT, klad_page::UPLOT.as_bytes()),
+        asset("colours.css", STYLE, klad_page::COLOURS.as_bytes()),
         asset("uPlot.min.css", STYLE, klad_page::UPLOT_STYLE.as_bytes()),
     ]
 });

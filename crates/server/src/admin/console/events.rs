@@ -1,11 +1,17 @@
 //! `/console/events`: the samples as a stream of server-sent events.
 //!
 //! ```text
-//!   event: series    {"interval_ms":1000,"series":["klad_queue_depth{queue=\"reads\"}", ...]}   first, and when it grows
-//!   event: help      {"klad_queue_depth":"Operations that wait ...", ...}                       after each `series`
-//!   event: history   {"samples":[[unix_ms, value, ...], ...]}                   what the client has missed, oldest first
-//!   event: sample    [unix_ms, value, ...]                                                           then each second
+//!   event: series    {"started_ms":1764000000000,"interval_ms":1000,"left_out":0,"series":["klad_ready", ...]}
+//!   event: help      {"klad_ready":"Whether klad is ready.", ...}
+//!                                             both at first, and again when there are more series
+//!   event: history   {"samples":[[unix_ms, uptime_ms, value, ...], ...]}
+//!                                             what the client has missed, oldest first
+//!   event: sample    [unix_ms, uptime_ms, value, ...]
+//!                                             then each second
 //! ```
+//!
+//! `uptime_ms` is monotonic: it tells samples of one process (one `started_ms`) apart, also if the clock is set.
+//! `left_out` counts the values that samples do not have, because there are too many series.
 //!
 //! A stream keeps only the number of its next sample. A slow client gets what it has missed as history, and never more
 //! than the ring holds, so no client makes klad keep anything. `console` creates streams, `page` polls them.
@@ -29,7 +35,7 @@ pub struct Events {
     deadline: Deadline,
     /// The number of the next sample to send.
     next: u64,
-    /// The number of series that the client knows.
+    /// The number of series that the client knows of.
     series: usize,
     _place: OwnedSemaphorePermit,
 }
@@ -46,21 +52,30 @@ impl Events {
             ring.wait(context.waker());
             return Poll::Pending;
         };
-        (self.series, self.next) = (ring.latest().series().len(), next);
+        (self.series, self.next) = (known(&ring), next);
         // hyper asks only when the client has taken what came before.
         self.deadline.progress();
         Poll::Ready(event.into())
     }
 }
 
-/// Returns the next event of a client that knows `series` series and needs the sample `next`, and the sample that it
+/// The number of series, with those that are left out.
+fn known(ring: &Ring) -> usize {
+    ring.latest().series().len() + ring.latest().left_out()
+}
+
+/// Returns the next event of a client that knows of `series` series and needs the sample `next`, and the sample that it
 /// needs then. `None`: it has everything.
 fn event(ring: &Ring, series: usize, next: u64) -> Option<(String, u64)> {
     let next = next.max(ring.oldest());
-    let known = ring.latest().series();
-    if known.len() > series {
+    if known(ring) > series {
         let interval_ms = CONSOLE_SAMPLE_INTERVAL.as_millis();
-        let names = json!({ "interval_ms": interval_ms, "series": known });
+        let names = json!({
+            "started_ms": ring.started_ms(),
+            "interval_ms": interval_ms,
+            "left_out": ring.latest().left_out(),
+            "series": ring.latest().series(),
+        });
         let help = json!(ring.latest().help());
         return Some((format!("event: series\ndata: {names}\n\nevent: help\ndata: {help}\n\n"), next));
     }
@@ -92,7 +107,7 @@ mod tests {
 
     /// Takes a sample of `count` series.
     fn take(ring: &mut Ring, unix_ms: u64, count: u64) {
-        ring.take(unix_ms, |samples| {
+        ring.take(unix_ms, 2 * unix_ms, |samples| {
             let mut page = Page::sampling(samples);
             let mut family = page.family("klad_x", Kind::Gauge, "Help.");
             for value in 0..count {
@@ -105,7 +120,7 @@ mod tests {
     fn events(ring: &Ring, mut series: usize, mut next: u64) -> (Vec<String>, String) {
         let (mut names, mut data) = (Vec::new(), String::new());
         while let Some((text, after)) = event(ring, series, next) {
-            (series, next) = (ring.latest().series().len(), after);
+            (series, next) = (known(ring), after);
             for line in text.lines() {
                 names.extend(line.strip_prefix("event: ").map(str::to_owned));
                 data = line.strip_prefix("data: ").map_or(data, str::to_owned);
@@ -117,21 +132,25 @@ mod tests {
     #[test]
     fn a_client_gets_what_it_has_missed_and_then_each_sample() {
         let choices = vec![Choice { name: "klad_x".to_owned(), by: vec!["n".to_owned()] }];
-        let mut ring = Ring::new(Samples::new(choices, 10));
+        let mut ring = Ring::new(Samples::new(choices, 10), 0);
         assert_eq!(events(&ring, 0, 0), (vec![], String::new()), "nothing before the first sample");
         take(&mut ring, 1, 1);
-        assert_eq!(events(&ring, 0, 0), (vec!["series".into(), "help".into(), "sample".into()], "[1,0]".into()));
+        assert_eq!(events(&ring, 0, 0), (vec!["series".into(), "help".into(), "sample".into()], "[1,2,0]".into()));
         take(&mut ring, 2, 1);
-        assert_eq!(events(&ring, 1, 1), (vec!["sample".into()], "[2,0]".into()));
+        assert_eq!(events(&ring, 1, 1), (vec!["sample".into()], "[2,4,0]".into()));
         take(&mut ring, 3, 2);
         let (names, data) = events(&ring, 1, 1);
         assert_eq!(names, ["series", "help", "history"], "a new series");
-        assert_eq!(data, r#"{"samples":[[2,0,null],[3,0,1]]}"#);
+        assert_eq!(data, r#"{"samples":[[2,4,0,null],[3,6,0,1]]}"#);
         for unix_ms in 4..=40 {
             take(&mut ring, unix_ms, 2);
         }
         let (names, data) = events(&ring, 2, 0);
         assert_eq!(names, ["history", "history"]);
-        assert!(data.starts_with("{\"samples\":[[31,0,1],") && data.ends_with("[40,0,1]]}"), "{data}");
+        take(&mut ring, 41, 12);
+        let (text, _) = event(&ring, 10, 0).expect("more series than there is room for");
+        assert!(text.contains("\"left_out\":2"), "{text}");
+        assert_ne!(event(&ring, 12, 41).map(|(text, _)| text.starts_with("event: series")), Some(true));
+        assert!(data.starts_with("{\"samples\":[[31,62,0,1],") && data.ends_with("[40,80,0,1]]}"), "{data}");
     }
 }

@@ -13,6 +13,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -53,7 +54,7 @@ pub struct Console {
     workers: ConsoleHandles,
     /// `false`: the data listener would turn clients away that this listener lets in, so the console has no data.
     has_data: bool,
-    started_ms: u64,
+    started: Instant,
 }
 
 /// `charts.json`, as far as the server needs it.
@@ -73,12 +74,12 @@ impl Console {
         let charts: Charts = serde_json::from_str(assets::CHARTS).expect("a part of the program, which tests read");
         let choices = charts.families.into_iter().map(|family| Choice { name: family.name, by: family.by });
         Console {
-            ring: RefCell::new(Ring::new(Samples::new(choices.collect(), CONSOLE_SERIES_MAX))),
+            ring: RefCell::new(Ring::new(Samples::new(choices.collect(), CONSOLE_SERIES_MAX), clock::unix_ms())),
             streams: Arc::new(Semaphore::new(CONSOLE_STREAMS_MAX)),
             data_requests: Arc::new(Semaphore::new(CONSOLE_DATA_REQUESTS_MAX)),
             workers,
             has_data,
-            started_ms: clock::unix_ms(),
+            started: clock::now(),
         }
     }
 }
@@ -93,10 +94,20 @@ impl Admin {
     pub(super) async fn take_samples(&self) {
         let mut ticks = tokio::time::interval(CONSOLE_SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_told = false;
         loop {
             ticks.tick().await;
             let fill = |samples: &mut Samples| self.write_metrics(&mut MetricsPage::sampling(samples));
-            self.console.ring.borrow_mut().take(clock::unix_ms(), fill);
+            let uptime = clock::now() - self.console.started;
+            let uptime_ms = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
+            let mut ring = self.console.ring.borrow_mut();
+            ring.take(clock::unix_ms(), uptime_ms, fill);
+            let left_out = ring.latest().left_out();
+            if left_out > 0 && !is_told {
+                let max = CONSOLE_SERIES_MAX;
+                tracing::warn!(left_out, max, "too many series: the console shows only some; /metrics has all");
+                is_told = true;
+            }
         }
     }
 
@@ -145,7 +156,7 @@ impl Admin {
             "engine": self.executor.engine_name(),
             "execution": self.executor.strategy_name(),
             "version": env!("CARGO_PKG_VERSION"),
-            "started_ms": self.console.started_ms,
+            "started_ms": self.console.ring.borrow().started_ms(),
             // Without tokens, /console/data needs such a URL.
             "data": self.console.has_data && (tokens || origin::is_trusted_host(request.headers())),
         }))

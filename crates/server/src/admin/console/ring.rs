@@ -13,24 +13,35 @@ use crate::limits::{CONSOLE_SAMPLES, CONSOLE_SERIES_MAX};
 pub(super) struct Ring {
     /// The latest sample, and the names of all series.
     latest: Samples,
-    /// Time, Unix ms, and number of values of each sample.
-    rows: VecDeque<(u64, usize)>,
+    rows: VecDeque<Row>,
     /// The values: sample N has the slot N modulo `CONSOLE_SAMPLES`. One allocation, whose pages take memory when they
     /// are first used.
     values: Vec<f64>,
     taken: u64,
     waiting: Vec<Waker>,
+    /// When klad started, Unix ms. Another value means another process, whose counters began again.
+    started_ms: u64,
+}
+
+/// What is known of a sample beside its values.
+#[derive(Clone, Copy)]
+struct Row {
+    unix_ms: u64,
+    /// The monotonic time since the start of klad: unlike Unix time, it only grows.
+    uptime_ms: u64,
+    /// The number of values.
+    known: usize,
 }
 
 impl Ring {
-    pub(super) fn new(samples: Samples) -> Ring {
+    pub(super) fn new(samples: Samples, started_ms: u64) -> Ring {
         let rows = VecDeque::with_capacity(CONSOLE_SAMPLES);
         let values = vec![0.0; CONSOLE_SAMPLES * CONSOLE_SERIES_MAX];
-        Ring { latest: samples, rows, values, taken: 0, waiting: Vec::new() }
+        Ring { latest: samples, rows, values, taken: 0, waiting: Vec::new(), started_ms }
     }
 
     /// Takes a sample, which `fill` writes, and wakes the streams.
-    pub(super) fn take(&mut self, unix_ms: u64, fill: impl FnOnce(&mut Samples)) {
+    pub(super) fn take(&mut self, unix_ms: u64, uptime_ms: u64, fill: impl FnOnce(&mut Samples)) {
         self.latest.begin();
         fill(&mut self.latest);
         if self.rows.len() == CONSOLE_SAMPLES {
@@ -38,7 +49,7 @@ impl Ring {
         }
         let values = self.latest.values();
         self.values[slot(self.taken)][..values.len()].copy_from_slice(values);
-        self.rows.push_back((unix_ms, values.len()));
+        self.rows.push_back(Row { unix_ms, uptime_ms, known: values.len() });
         self.taken += 1;
         self.waiting.drain(..).for_each(Waker::wake);
     }
@@ -48,6 +59,10 @@ impl Ring {
         if !self.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
             self.waiting.push(waker.clone());
         }
+    }
+
+    pub(super) fn started_ms(&self) -> u64 {
+        self.started_ms
     }
 
     /// The number of the next sample.
@@ -65,15 +80,15 @@ impl Ring {
         &self.latest
     }
 
-    /// Appends a sample as JSON: `[unix_ms,value,...]`, with `null` where the value is unknown.
+    /// Appends a sample as JSON: `[unix_ms,uptime_ms,value,...]`, with `null` where the value is unknown.
     ///
     /// # Panics
     /// If the sample is not kept.
     pub(super) fn write(&self, json: &mut String, number: u64) {
         let position = usize::try_from(number - self.oldest()).expect("few are kept");
         // Series that are new since then are at the end.
-        let (unix_ms, known) = self.rows[position];
-        let _ = write!(json, "[{unix_ms}");
+        let Row { unix_ms, uptime_ms, known } = self.rows[position];
+        let _ = write!(json, "[{unix_ms},{uptime_ms}");
         for value in &self.values[slot(number)][..known] {
             json.push(',');
             write_value(json, *value);
@@ -114,7 +129,7 @@ mod tests {
     use klad_base::metrics::text::{Kind, Page};
 
     fn take(ring: &mut Ring, second: u64, labels: &[&str]) {
-        ring.take(second * 1_000, |samples| {
+        ring.take(second * 1_000, second, |samples| {
             let mut page = Page::sampling(samples);
             let mut family = page.family("klad_x", Kind::Gauge, "Help.");
             for label in labels {
@@ -140,7 +155,7 @@ mod tests {
     #[test]
     fn the_ring_keeps_the_latest_samples_and_marks_unknown_values() {
         let choices = vec![Choice { name: "klad_x".to_owned(), by: vec!["a".to_owned()] }];
-        let mut ring = Ring::new(Samples::new(choices, 10));
+        let mut ring = Ring::new(Samples::new(choices, 10), 0);
         let text = |ring: &Ring, number| {
             let mut json = String::new();
             ring.write(&mut json, number);
@@ -148,11 +163,11 @@ mod tests {
         };
         take(&mut ring, 1, &["one"]);
         take(&mut ring, 2, &["two"]);
-        assert_eq!((text(&ring, 0), text(&ring, 1)), ("[1000,0.5,null]".to_owned(), "[2000,null,0.5]".to_owned()));
+        assert_eq!((text(&ring, 0), text(&ring, 1)), ("[1000,1,0.5,null]".to_owned(), "[2000,2,null,0.5]".to_owned()));
         for second in 0..CONSOLE_SAMPLES as u64 {
             take(&mut ring, 3 + second, &["one"]);
         }
         assert_eq!((ring.oldest(), ring.taken()), (2, CONSOLE_SAMPLES as u64 + 2));
-        assert_eq!(text(&ring, 2), "[3000,0.5,null]");
+        assert_eq!(text(&ring, 2), "[3000,3,0.5,null]");
     }
 }

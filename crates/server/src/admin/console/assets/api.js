@@ -2,6 +2,7 @@
 // and never part of an address.
 
 let token = null;
+let isOut = false;
 let onUnauthorized = () => {};
 
 /** An answer that is not a success. `problem` is klad's problem document, if the answer has one. */
@@ -14,6 +15,11 @@ export class ApiError extends Error {
 
 export function setToken(wanted) {
     token = wanted;
+}
+
+/** Whether klad has turned the last request away because of its token. */
+export function isLoggedOut() {
+    return isOut;
 }
 
 /** Calls `listener` whenever klad answers that the token is missing or unknown. */
@@ -37,8 +43,9 @@ export async function send(path, options = {}) {
         credentials: "omit",
         redirect: "error",
     });
+    isOut = answer.status === 401;
     if (answer.ok) return answer;
-    if (answer.status === 401) onUnauthorized();
+    if (isOut) onUnauthorized();
     const problem = await answer.json().catch(() => ({}));
     throw new ApiError(answer.status, problem, answer.headers.get("etag"));
 }
@@ -55,5 +62,6 @@ export async function readText(path, options) {
 export function words(error) {
     if (error instanceof ApiError)
         return error.message + (error.code ? " (" + error.status + " " + error.code + ")" : "");
-    return error instanceof TypeError ? "klad does not answer." : String(error.message || error);
+    const isSilent = error instanceof TypeError || error.name === "TimeoutError";
+    return isSilent ? "klad does not answer." : String(error.message || error);
 }

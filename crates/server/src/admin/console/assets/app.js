@@ -1,6 +1,6 @@
 // The frame of the console: login, navigation, the connection to klad, colours, and the view that the address names.
 import { html, render, useEffect, useRef, useState } from "./html.js";
-import { readJson, setToken, whenUnauthorized, words } from "./api.js";
+import { ApiError, readJson, setToken, whenUnauthorized, words } from "./api.js";
 import { clock } from "./format.js";
 import { Stream } from "./stream.js";
 import { Now } from "./now.js";
@@ -8,6 +8,7 @@ import { Why } from "./why.js";
 import { Data } from "./data.js";
 import { Care } from "./care.js";
 import { Cluster } from "./cluster.js";
+import { mayLeave } from "./editor.js";
 
 const VIEWS = [
     { id: "now", title: "Now", isFor: () => true },
@@ -26,7 +27,13 @@ function route() {
 function useRoute() {
     const [current, setCurrent] = useState(route);
     useEffect(() => {
-        const changed = () => setCurrent(route());
+        let shown = location.hash;
+        const changed = () => {
+            if (mayLeave()) {
+                shown = location.hash;
+                setCurrent(route());
+            } else history.pushState(null, "", shown);
+        };
         addEventListener("hashchange", changed);
         return () => removeEventListener("hashchange", changed);
     }, []);
@@ -91,7 +98,7 @@ function App({ charts }) {
         const tryToEnter = () =>
             enter().catch((error) => {
                 setError(error);
-                if (error.status === undefined) setTimeout(tryToEnter, 2000);
+                if (error.status !== 401) setTimeout(tryToEnter, 2000);
             });
         tryToEnter();
     }, []);
@@ -102,11 +109,12 @@ function App({ charts }) {
         if (heading.current && document.activeElement !== document.body) heading.current.focus();
     }, [view]);
 
-    if (isOut) return html`<${Login} onEnter=${enter} />`;
-    if (!session) return html`<p class="start" role="status">${error ? words(error) : "Asking klad …"}</p>`;
+    const login = isOut && html`<${Login} onEnter=${enter} />`;
+    if (!session) return login || html`<p class="start" role="status">${error ? words(error) : "Asking klad …"}</p>`;
     const known = VIEWS.filter((one) => one.isFor(session));
     const Shown = { now: Now, why: Why, data: Data, care: Care, cluster: Cluster }[view];
-    return html`
+    // What is not stored yet must outlive a token that klad knows no more, so the page is only hidden below the login.
+    return html`${login}<div hidden=${isOut}>
         <a class="skip" href=${"#main"} onClick=${(event) => {
             event.preventDefault();
             heading.current.focus();
@@ -131,7 +139,7 @@ function App({ charts }) {
             <h1 tabindex="-1" ref=${heading}>${known.find((one) => one.id === view)?.title || "Now"}</h1>
             <${Shown} key=${view} view=${view} rest=${rest} store=${stream} charts=${charts} theme=${theme}
                 session=${session} />
-        </main>`;
+        </main></div>`;
 }
 
 function Live({ stream }) {
@@ -139,11 +147,14 @@ function Live({ stream }) {
     return html`<span class="live" data-live=${String(stream.isLive)}>${words}</span>`;
 }
 
-/** Says that klad does not answer. The element exists always, so that screen readers notice the text. */
+/** Says that klad sends no figures. The element exists always, so that screen readers notice the text. */
 function Gone({ stream }) {
     const gone = stream.isGone;
-    return html`<div class="gone" role="alert" hidden=${!gone}>
-        ${gone && html`<p>
+    const refusal = !stream.isLive && stream.error instanceof ApiError && stream.error;
+    return html`<div class="gone" role="alert" hidden=${!gone && !refusal}>
+        ${refusal && html`<p>
+        <strong>klad sends no figures: ${words(refusal)}.</strong> The page tries again by itself.</p>`}
+        ${gone && !refusal && html`<p>
         <strong>klad has not answered since ${clock(stream.answeredAt)}.</strong> The page tries again by itself, and shows the
         last figures until then.</p>`}
     </div>`;

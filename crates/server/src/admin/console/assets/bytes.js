@@ -1,7 +1,8 @@
 // Keys and values as text, without loss. Bytes that are not UTF-8 become \xNN. Characters that cannot be seen, or that
-// change the direction or place of others (control, bidirectional, zero-width), become \n, \r, \t, \xNN or \u{NNNN}.
+// change the direction or place of others (control, bidirectional, zero-width, blank), become \n, \r, \t, \xNN or
+// \u{NNNN}.
 
-const HIDDEN = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
+const HIDDEN = /[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]|(?! )\p{Zs}/u;
 const SHORT = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
 const encoder = new TextEncoder();
 

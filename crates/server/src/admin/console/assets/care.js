@@ -1,12 +1,14 @@
 // The view Care: what klad checks about itself, its configuration, checkpoints and compactions.
-import { html, useEffect, useState } from "./html.js";
-import { readJson, readText, send, words } from "./api.js";
+import { html, useEffect, useRef, useState } from "./html.js";
+import { isLoggedOut, readJson, send, words } from "./api.js";
 import { bytes, dateTime, duration, seconds } from "./format.js";
 import { Sign } from "./now.js";
 import { Confirm } from "./data.js";
 
 /** How often the state of checks and of maintenance is read, ms. */
 const EVERY_MS = 3000;
+/** A poll that takes longer has failed, ms. */
+const TIMEOUT_MS = 10000;
 const LEVELS = ["error", "warn", "info", "debug", "trace"];
 
 export function Care({ session }) {
@@ -19,22 +21,39 @@ export function Care({ session }) {
         <${Configuration} canWrite=${canWrite} />`;
 }
 
-/** Reads something now and every few seconds. Returns what was read, the problem, and a function to read at once. */
+/**
+ * Reads something now and every few seconds while the user sees it, one request at a time. Returns what was read, the
+ * problem, and a function to read at once. `load` gets a signal that ends it.
+ */
 function usePolled(load) {
     const [found, setFound] = useState(null);
     const [problem, setProblem] = useState("");
-    const again = () =>
-        load().then(
-            (read) => {
-                setFound(read);
-                setProblem("");
-            },
-            (error) => setProblem(words(error)),
-        );
+    const running = useRef(null);
+    const ask = () => {
+        running.current = load(AbortSignal.timeout(TIMEOUT_MS))
+            .then(
+                (read) => {
+                    setFound(read);
+                    setProblem("");
+                },
+                (error) => setProblem(words(error)),
+            )
+            .finally(() => {
+                running.current = null;
+            });
+        return running.current;
+    };
+    // What was asked before a change does not know of it.
+    const again = () => (running.current ? running.current.then(again) : ask());
     useEffect(() => {
-        again();
-        const timer = setInterval(again, EVERY_MS);
-        return () => clearInterval(timer);
+        const poll = () => document.hidden || isLoggedOut() || running.current || ask();
+        poll();
+        const timer = setInterval(poll, EVERY_MS);
+        document.addEventListener("visibilitychange", poll);
+        return () => {
+            clearInterval(timer);
+            document.removeEventListener("visibilitychange", poll);
+        };
     }, []);
     return [found, problem, again];
 }
@@ -54,9 +73,9 @@ function useAction(again) {
     return [act, problem];
 }
 
-async function readChecks() {
+async function readChecks(signal) {
     // 503 is an answer here too: some check fails.
-    const answer = await fetch("/readyz?verbose", { cache: "no-store" });
+    const answer = await fetch("/readyz?verbose", { cache: "no-store", signal });
     const lines = (await answer.text())
         .split("\n")
         .map((line) => /^\[([+-])\](\S+) (.*)$/.exec(line))
@@ -81,7 +100,7 @@ function Checks() {
 }
 
 function Drain({ canWrite }) {
-    const [state, problem, again] = usePolled(() => readJson("/drain"));
+    const [state, problem, again] = usePolled((signal) => readJson("/drain", { signal }));
     const [act, failed] = useAction(again);
     const isDraining = Boolean(state && state.draining);
     return html`<section aria-labelledby="drain">
@@ -222,7 +241,7 @@ function Option({ option, canWrite, onChange }) {
 }
 
 function Maintenance({ canWrite }) {
-    const [status, problem, again] = usePolled(() => readJson("/compact"));
+    const [status, problem, again] = usePolled((signal) => readJson("/compact", { signal }));
     const [act, failed] = useAction(again);
     const [name, setName] = useState("");
     const [doomed, setDoomed] = useState(null);

@@ -13,7 +13,7 @@ const CELL = 5;
 /** Steps of an axis of bytes. */
 const POWERS_OF_TWO = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
-const PALETTE = ["blue", "orange", "green", "purple", "red", "yellow", "step1", "grey"];
+const PALETTE = ["blue", "orange", "green", "purple", "red", "yellow", "teal", "grey"];
 /** Colours of names that occur in several charts, or that have a meaning. */
 const COLOURS = {
     ok: "blue",
@@ -22,7 +22,7 @@ const COLOURS = {
     refused: "orange",
     deadline: "purple",
     error: "red",
-    aborted: "step1",
+    aborted: "teal",
     receive: "green",
     queue: "orange",
     engine: "blue",

@@ -3,10 +3,10 @@
 import { html, useEffect, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromBase64, toBase64Url, unescape } from "./bytes.js";
-import { Editor } from "./editor.js";
-import { bytes as size, dateTime, duration, seconds } from "./format.js";
-import { download, expire, left, list, read, remove } from "./store.js";
-import { Escaped, Value } from "./value.js";
+import { Editor, mayLeave } from "./editor.js";
+import { bytes as size, dateTime, until } from "./format.js";
+import { download, expire, expiryOf, list, read, remove } from "./store.js";
+import { Escaped, Stored } from "./value.js";
 
 const PAGE = 100;
 /** A prefix that is no key has this name in an address, because an empty part would not be seen. */
@@ -44,12 +44,14 @@ function Browser({ rest, session }) {
     const [changes, setChanges] = useState(0);
     const canWrite = session.access === "read-write";
     const changed = () => setChanges(changes + 1);
+    useEffect(() => setNew(false), [rest]);
     const open = (key) => {
         setNew(false);
         location.hash = addressOf(prefix, key);
     };
     return html`
-        <${Search} key=${"search" + rest} prefix=${prefix} onNew=${canWrite ? () => setNew(true) : null} />
+        <${Search} key=${"search" + rest} prefix=${prefix}
+            onNew=${canWrite ? () => mayLeave() && setNew(true) : null} />
         <div class=${"data" + (key || isNew ? " has-entry" : "")}>
             <${Keys} key=${toBase64Url(prefix)} prefix=${prefix} selected=${key} changes=${changes} />
             ${
@@ -103,12 +105,14 @@ function Keys({ prefix, selected, changes }) {
     const [page, setPage] = useState(null);
     const [problem, setProblem] = useState("");
     const cursor = cursors[cursors.length - 1];
+    // What the shown page answers: until the next page has come, its `next` is not that of this page.
+    const asked = grouped + " " + cursor;
     useEffect(() => {
         let isCurrent = true;
         list(prefix, grouped ? "/" : null, PAGE, cursor).then(
             (found) => {
                 if (isCurrent) {
-                    setPage(found);
+                    setPage({ ...found, asked });
                     setProblem("");
                 }
             },
@@ -133,7 +137,7 @@ function Keys({ prefix, selected, changes }) {
                 <button type="button" class="button" disabled=${cursors.length === 1}
                     onClick=${() => setCursors(cursors.slice(0, -1))}>Previous</button>
                 <span class="quiet" role="status">page ${cursors.length}</span>
-                <button type="button" class="button" disabled=${!page || page.next === null}
+                <button type="button" class="button" disabled=${!page || page.next === null || page.asked !== asked}
                     onClick=${() => setCursors([...cursors, page.next])}>Next</button>
             </span>
         </div>
@@ -148,7 +152,7 @@ function Keys({ prefix, selected, changes }) {
             <th scope="col" class="wide">Type</th><th scope="col" class="wide">Changed</th></tr></thead>
             <tbody>
                 ${page.prefixes.map((one) => html`<tr key=${"p" + toBase64Url(one)}><td colspan="4">
-                <a href=${addressOf(one)}><${Escaped} bytes=${one} />…</a></td></tr>`)}
+                <a href=${addressOf(one)}><${Key} bytes=${one} />…</a></td></tr>`)}
                 ${page.keys.map(
                     (
                         entry,
@@ -182,10 +186,6 @@ function Path({ prefix }) {
     });
     return html`<nav class="path" aria-label="Prefix"><a href=${addressOf(new Uint8Array())}>all keys</a>
         ${parts.map(([part, upTo]) => html` › <a href=${addressOf(upTo)}><${Key} bytes=${part} /></a>`)}</nav>`;
-}
-
-function until(left) {
-    return left < 60 ? seconds(left) : duration(left);
 }
 
 function Entry({ prefix, of: key, canWrite, onChange }) {
@@ -250,7 +250,10 @@ function Entry({ prefix, of: key, canWrite, onChange }) {
                 ${canWrite && html`<button type="button" class="button"
                     onClick=${() => setMode("expire")}>Expiry</button>`}
                 <button type="button" class="button"
-                    onClick=${() => download(key, name).catch((error) => setProblem(words(error)))}>Download</button>
+                    onClick=${() =>
+                        download(key, name, value.bytes !== null).catch((error) =>
+                            setProblem(words(error)),
+                        )}>Download</button>
                 <button type="button" class="button" onClick=${load}>Reload</button>
                 ${canWrite && html`<button type="button" class="button danger"
                     onClick=${() => setMode("delete")}>Delete</button>`}
@@ -263,24 +266,17 @@ function Entry({ prefix, of: key, canWrite, onChange }) {
             }
             ${mode === "expire" && html`<${Expiry} onSet=${(ttl) => act(() => expire(key, value.etag, ttl))}
                 onCancel=${() => setMode("view")} />`}
-            ${value.encoding !== null && html`<p
-                class="quiet">The value is stored as ${value.encoding}. The browser has decoded it,
-                so it cannot be edited here.</p>`}
-            ${value.isLarge && html`<p
-                class="quiet">The value is too large to be shown. These are its first
-                ${" " + size(value.bytes.length)}; download it to see all.</p>`}
-            <${Value} bytes=${value.bytes} type=${value.isLarge ? null : value.type} />`
+            <${Stored} value=${value} />`
         }
     </section>`;
 }
 
 function Facts({ value }) {
-    const remaining = left(value);
     const facts = [
         ["version", value.etag],
         ["type", value.type],
         ["size", size(value.size)],
-        ["expires", remaining === null ? "never" : "in " + until(remaining)],
+        ["expires", expiryOf(value)],
         ["changed", value.modified ? dateTime(Date.parse(value.modified)) : "unknown (stored by /v0)"],
         ...value.meta,
     ];

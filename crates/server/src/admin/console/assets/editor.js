@@ -1,12 +1,32 @@
 // Edits a value, or makes a new key. klad stores it only if the key has not changed since it was read: if it has, both
 // values are shown and the user decides.
-import { html, useState } from "./html.js";
+import { html, useEffect, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromText, isPlainText, toText, unescape } from "./bytes.js";
-import { duration, seconds } from "./format.js";
-import { left, read, write } from "./store.js";
+import { expiryOf, left, read, write } from "./store.js";
 import { Choice } from "./now.js";
-import { Value } from "./value.js";
+import { Stored, Value } from "./value.js";
+
+let hasUnsaved = false;
+
+/** Asks the user before what is typed is lost. Returns whether the editor may be left. */
+export function mayLeave() {
+    return !hasUnsaved || confirm("The editor has changes that are not saved. Leave it and lose them?");
+}
+
+/** While there are changes, the browser asks before it closes the page, and `mayLeave` asks too. */
+function useUnsaved(isChanged) {
+    useEffect(() => {
+        if (!isChanged) return undefined;
+        const ask = (event) => event.preventDefault();
+        hasUnsaved = true;
+        addEventListener("beforeunload", ask);
+        return () => {
+            hasUnsaved = false;
+            removeEventListener("beforeunload", ask);
+        };
+    }, [isChanged]);
+}
 
 /** `of`: the key; without it the user gives one that begins with `first`. `value`: as `read` returns it, or null. */
 export function Editor({ of: key, first, value, onDone, onCancel }) {
@@ -22,6 +42,8 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
     const [ttl, setTtl] = useState("");
     const [theirs, setTheirs] = useState(undefined);
     const [problem, setProblem] = useState("");
+    const [isChanged, setChanged] = useState(false);
+    useUnsaved(isChanged);
 
     const bytes = () => (isEscaped ? unescape(text) : fromText(text));
     const turn = (wanted) => {
@@ -58,6 +80,8 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
                 setProblem("");
                 return;
             }
+            // What follows may lead to another key before this editor has gone.
+            hasUnsaved = false;
             await onDone(target);
         } catch (error) {
             setProblem(words(error));
@@ -68,7 +92,7 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
         setTheirs(undefined);
         return save(theirs);
     };
-    return html`<form class="editor" onSubmit=${(event) => {
+    return html`<form class="editor" onInput=${() => setChanged(true)} onSubmit=${(event) => {
         event.preventDefault();
         save(base);
     }}>
@@ -83,7 +107,7 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
                 onInput=${(event) => setType(event.target.value)} /></label>
             <label class="field">Expires <select value=${expiry} onChange=${(event) => setExpiry(event.target.value)}>
                 ${base && base.ttl !== null && html`<option
-                    value="keep">as now, in ${left(base) < 120 ? seconds(left(base)) : duration(left(base))}</option>`}
+                    value="keep">as now, ${expiryOf(base)}</option>`}
                 <option value="never">never</option><option value="set">in …</option></select></label>
             ${expiry === "set" && html`<input value=${ttl} required placeholder="1h 30m"
                 aria-label="Time until it expires" onInput=${(event) => setTtl(event.target.value)} />`}
@@ -117,18 +141,18 @@ function Conflict({ theirs, base, mine, type, onOverwrite, onTake, onClose }) {
             ? "Another client has deleted this key."
             : base === null
               ? "This key has a value already."
-              : "Another client has changed this key: its version is now " +
-                theirs.etag +
-                ", you have edited " +
-                base.etag +
-                ".";
+              : "Another client has changed this key. You have edited version " + base.etag + ".";
     return html`<div class="panel warning conflict" role="alertdialog" aria-label="Conflict"
         ref=${(panel) => panel && !panel.contains(document.activeElement) && panel.focus()} tabindex="-1">
         <p><strong>${says}</strong> Nothing was stored.</p>
         <div class="both">
             <div><h3>The value in klad</h3>
-                ${theirs === null ? html`<p class="quiet">none</p>` : html`<${Value} bytes=${theirs.bytes}
-                    type=${theirs.type} />`}</div>
+                ${
+                    theirs === null
+                        ? html`<p class="quiet">none</p>`
+                        : html`<p class="quiet">version ${theirs.etag}, expires ${expiryOf(theirs)}</p>
+                        <${Stored} value=${theirs} />`
+                }</div>
             <div><h3>Your value</h3><${Value} bytes=${mine} type=${type} /></div>
         </div>
         <div class="toolbar">

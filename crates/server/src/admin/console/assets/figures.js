@@ -1,14 +1,18 @@
 // Computes what charts show from samples of raw series: rates of counters, percentiles of histograms, sums over labels.
 //
-// A sample is `{ t, values, set }`: a Unix time in ms, and the value of each series of the set, or null.
+// A sample is `{ t, up, values, set }`: a Unix time in ms for the axis, the time since klad was started in ms for all
+// rates, and the value of each series of the set, or null.
 
 /** Percentiles, means and ratios are those of this many samples. */
 const WINDOW = 5;
+/** A change feed lasts as long as its client wants, so its time is not a latency. */
+const LATENT = { not: "changes" };
 
 /** The names of the series of samples, and where to find those of a family. */
 export class SeriesSet {
-    constructor(names, intervalMs) {
-        this.intervalMs = intervalMs;
+    /** `startedMs` tells processes apart: when klad is started again, it is another one. */
+    constructor(names, intervalMs, startedMs) {
+        Object.assign(this, { intervalMs, startedMs });
         this.found = new Map();
         this.families = new Map();
         names.forEach((text, position) => {
@@ -62,6 +66,11 @@ function parseName(text) {
     return { name: text.slice(0, open), labels };
 }
 
+/** Whether two samples are of the same process: only then their counters and times can be subtracted. */
+export function isSameProcess(one, other) {
+    return one.set.startedMs === other.set.startedMs;
+}
+
 /** Sums the values of a group, or null if none is known. */
 function sum(sample, name, by, where, group) {
     const positions = sample.set.groups(name, by, where).get(group);
@@ -82,6 +91,7 @@ function least(sample, name, where) {
 
 /** The growth of a counter between two samples; null if it is unknown, or if klad was started between them. */
 function growth(from, to, name, by, where, group) {
+    if (!isSameProcess(from, to)) return null;
     const [before, after] = [sum(from, name, by, where, group), sum(to, name, by, where, group)];
     return before == null || after == null || after < before ? null : after - before;
 }
@@ -123,13 +133,13 @@ export function quantileOf(counts, quantile) {
 export class Between {
     constructor(samples) {
         const [from, to] = [samples[0], samples[samples.length - 1]];
-        Object.assign(this, { from, to, elapsed: (to.t - from.t) / 1000, samples });
+        Object.assign(this, { from, to, elapsed: (to.up - from.up) / 1000, samples });
     }
 
-    /** Without samples there is null: the page says so. `lastMs`: from how far back. */
+    /** Null until the process has two samples: the page says so. `lastMs`: from how far back. */
     static of(samples, lastMs) {
         const last = samples[samples.length - 1];
-        const within = samples.filter((sample) => sample.t >= last.t - lastMs - 200);
+        const within = samples.filter((one) => isSameProcess(one, last) && one.up >= last.up - lastMs - 200);
         return within.length > 1 ? new Between(within) : null;
     }
 
@@ -172,11 +182,12 @@ export class Between {
     }
 }
 
-/** The figures of one chart. `op`: only requests of this operation, or null. */
+/** The figures of one chart. `op`: only requests of this operation, or null; for charts with `byOp` in charts.json. */
 export class Figures {
     constructor(chart, op) {
         this.chart = chart;
-        this.items = chart.what.map((item) => ({ ...item, where: whereOf(item, op) }));
+        const only = chart.byOp ? { op: op || LATENT } : {};
+        this.items = chart.what.map((item) => ({ ...item, where: { ...item.where, ...only } }));
         this.set = null;
         this.lines = [];
     }
@@ -202,7 +213,9 @@ export class Figures {
         samples.forEach((sample, index) => {
             if (sample.t < from) return;
             const before = samples[index - 1];
-            if (before && before.t >= from && sample.t - before.t > 3.5 * set.intervalMs) {
+            const isGap =
+                before && (sample.t - before.t > 3.5 * set.intervalMs || !isSameProcess(before, sample));
+            if (isGap && before.t >= from) {
                 at.push((before.t + sample.t) / 2000);
                 columns.forEach((column) => column.push(null));
             }
@@ -249,13 +262,6 @@ export class Figures {
     }
 }
 
-function whereOf(item, op) {
-    if (!item.family.startsWith("klad_http_request_")) return item.where;
-    if (op) return { ...item.where, op };
-    // A change feed lasts as long as its client wants, so its time is not a latency.
-    return item.of === "rate" && item.by !== "phase" ? item.where : { ...item.where, op: { not: "changes" } };
-}
-
 function linesOf(item, set) {
     if (item.quantiles) {
         const known = set.groups(item.family + "_bucket", "le", item.where).size > 0;
@@ -283,8 +289,9 @@ function valueOf({ item, quantile, group }, samples, index) {
     if (item.of === "limit") return least(to, family, where);
     if (item.of === "value") return sum(to, family, by, where, group);
     const overWindow = item.of !== "rate" || by === "phase";
-    const from = samples[Math.max(0, index - (overWindow ? WINDOW : 1))];
-    const elapsed = (to.t - from.t) / 1000;
+    const before = samples.slice(Math.max(0, index - (overWindow ? WINDOW : 1)), index + 1);
+    const from = before.find((sample) => isSameProcess(sample, to));
+    const elapsed = (to.up - from.up) / 1000;
     // A longer time means that samples are missing.
     if (from === to || elapsed > (2 * (overWindow ? WINDOW : 1) * to.set.intervalMs) / 1000 + 1) return null;
     const grown = (name, byLabel = by) => growth(from, to, name, byLabel, where, group);

@@ -51,6 +51,11 @@ export function duration(value) {
     return parts.join(" ").replaceAll(" ", NBSP);
 }
 
+/** The rest of a time until something happens, s. */
+export function until(left) {
+    return left < 60 ? seconds(left) : duration(left);
+}
+
 export function bytes(value) {
     if (Math.abs(value) < 1024) return Math.round(value) + NBSP + "B";
     const steps = [

@@ -23,7 +23,7 @@ export function Now({ store, charts, theme, view, session }) {
     const shown = { samples, help: store.help, minutes, op: op || null, theme };
     const own = charts.filter((chart) => chart.view === view);
     return html`
-        ${view === "now" && html`<${Verdict} found=${found} isGone=${store.isGone} />`}
+        ${view === "now" && html`<${Verdict} found=${found} isGone=${store.isGone} isStarted=${samples.length > 0} />`}
         ${view === "now" && found && html`<${Tiles} now=${found.now} />`}
         <div class="toolbar" role="group" aria-label="What the charts show">
             <${Choice} label="Time range" value=${minutes} onChange=${setMinutes}
@@ -54,10 +54,15 @@ export function Choice({ label, value, options, onChange }) {
     )}</div>`;
 }
 
-function Verdict({ found, isGone }) {
+function Verdict({ found, isGone, isStarted }) {
     // The figures in the sentences change each second. A screen reader is told only when there are other sentences.
     const spoken = useRef({ key: "", text: "" });
-    if (!found) return null;
+    if (!found)
+        return (
+            isStarted &&
+            html`<section class="verdict" aria-label="What klad waits for">
+            <p>klad has just started. What is late is not known yet.</p></section>`
+        );
     if (isGone)
         return html`<section class="verdict bad" aria-label="What klad waits for">
         <p>klad does not answer. These are the last figures.</p></section>`;

@@ -1,6 +1,7 @@
 // Reads and writes keys through /console/data, which answers as /v1 does on the data listener.
 import { ApiError, readJson, send } from "./api.js";
 import { fromBase64, fromText, toBase64Url } from "./bytes.js";
+import { until } from "./format.js";
 
 /** Larger values are not shown: only their beginning, and a download. */
 export const SHOWN_BYTES_MAX = 256 * 1024;
@@ -10,6 +11,11 @@ function addressOf(key, parameters = {}) {
     return "/console/data/v1/kv?" + new URLSearchParams({ key64: toBase64Url(key), ...parameters });
 }
 
+/** The bytes of a part of an entry: klad writes what is not UTF-8 in base64. */
+function bytesOf(entry, name) {
+    return entry[name] === undefined ? fromBase64(entry[name + "64"]) : fromText(entry[name]);
+}
+
 /** Returns a page of keys: `{ keys, prefixes, next }`. `cursor`: `next` of the page before, or null. */
 export async function list(prefix, delimiter, limit, cursor) {
     const parameters = { keys_only: "true", limit };
@@ -17,44 +23,55 @@ export async function list(prefix, delimiter, limit, cursor) {
     else if (prefix.length > 0) parameters.prefix64 = toBase64Url(prefix);
     if (delimiter && !cursor) parameters.delimiter = delimiter;
     const page = await readJson("/console/data/v1/kv?" + new URLSearchParams(parameters));
-    const bytes = (entry, name) => (entry[name] === undefined ? fromBase64(entry[name + "64"]) : fromText(entry[name]));
     return {
-        keys: page.entries.map((entry) => ({ ...entry, key: bytes(entry, "key") })),
-        prefixes: (page.prefixes || []).map((entry) => bytes(entry, "prefix")),
+        keys: page.entries.map((entry) => ({ ...entry, key: bytesOf(entry, "key") })),
+        prefixes: (page.prefixes || []).map((entry) => bytesOf(entry, "prefix")),
         next: page.complete ? null : page.next,
     };
 }
 
+/** Reads at most about `max` bytes of a body: what the browser decodes may be much longer than what klad has sent. */
+async function beginningOf(body, max) {
+    const reader = body.getReader();
+    const parts = [];
+    for (let length = 0; length < max;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        parts.push(value);
+        length += value.length;
+    }
+    reader.cancel();
+    return new Uint8Array(await new Blob(parts).arrayBuffer());
+}
+
 /**
- * Reads a key. Returns null if it has no value, otherwise `{ bytes, size, etag, type, encoding, ttl, modified, meta,
- * readAt }`. If the value is large, `bytes` is only its beginning.
+ * Reads a key. Returns null if it has no value, otherwise `{ bytes, isLarge, size, etag, type, encoding, ttl, modified,
+ * meta, readAt }`. `size` counts the stored bytes. `bytes` are decoded; only the beginning if the value is large, and
+ * null if the browser cannot decode it.
  */
 export async function read(key) {
-    const stop = new AbortController();
     let answer;
     try {
-        answer = await send(addressOf(key), { signal: stop.signal });
+        answer = await send(addressOf(key));
     } catch (error) {
         if (error instanceof ApiError && error.status === 404) return null;
         throw error;
     }
     const { headers } = answer;
-    const size = Number(headers.get("content-length"));
-    const isLarge = size > SHOWN_BYTES_MAX;
-    if (isLarge) {
-        stop.abort();
-        answer = await send(addressOf(key), {
-            headers: { Range: "bytes=0-" + (PREVIEW_BYTES - 1), "If-Match": headers.get("etag") },
-        });
-    }
+    const encoding = headers.get("content-encoding");
+    const bytes = await beginningOf(answer.body, SHOWN_BYTES_MAX + 1).catch((error) => {
+        if (encoding === null) throw error;
+        return null;
+    });
+    const isLarge = bytes !== null && bytes.length > SHOWN_BYTES_MAX;
     const ttl = headers.get("klad-ttl");
     return {
-        bytes: new Uint8Array(await answer.arrayBuffer()),
-        size,
+        bytes: isLarge ? bytes.slice(0, PREVIEW_BYTES) : bytes,
         isLarge,
+        size: Number(headers.get("content-length")),
         etag: headers.get("etag"),
         type: headers.get("content-type"),
-        encoding: headers.get("content-encoding"),
+        encoding,
         ttl: ttl === null ? null : parseFloat(ttl),
         modified: headers.get("last-modified"),
         meta: Array.from(headers).filter(([name]) => name.startsWith("klad-meta-")),
@@ -65,6 +82,11 @@ export async function read(key) {
 /** The seconds that a value still lives, or null if it does not expire. */
 export function left(value) {
     return value.ttl === null ? null : Math.max(0.001, value.ttl - (Date.now() - value.readAt) / 1000);
+}
+
+/** When a value expires, in words. */
+export function expiryOf(value) {
+    return value.ttl === null ? "never" : "in " + until(left(value));
 }
 
 /** Stores a value if the key still has `etag`; with null, if the key has no value. Returns the new ETag. */
@@ -86,11 +108,19 @@ export async function expire(key, etag, ttl) {
     await send(addressOf(key, { op: "expire", ttl }), { method: "POST", headers: { "If-Match": etag } });
 }
 
-/** Lets the browser save the value as a file. */
-export async function download(key, name) {
-    const blob = await (await send(addressOf(key))).blob();
+/** Reads the stored bytes of a value that the browser cannot decode: a page of entries has no Content-Encoding. */
+async function readStored(key) {
+    const bounds = { start64: toBase64Url(key), end64: toBase64Url([...key, 0]) };
+    const [entry] = (await readJson("/console/data/v1/kv?" + new URLSearchParams(bounds))).entries;
+    if (!entry) throw new Error("This key has no value.");
+    return bytesOf(entry, "value");
+}
+
+/** Lets the browser save the value as a file: decoded, if the browser can. */
+export async function download(key, name, isDecoded) {
+    const content = isDecoded ? await (await send(addressOf(key))).blob() : await readStored(key);
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([blob], { type: "application/octet-stream" }));
+    link.href = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
     link.download = name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 60000);

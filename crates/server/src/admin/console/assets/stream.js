@@ -1,7 +1,7 @@
 // Reads klad's stream of figures, one sample a second, and keeps the last 15 minutes. EventSource cannot send a token,
 // so this reads the stream with fetch. If klad does not answer, it tries again until klad does.
 import { ApiError, send } from "./api.js";
-import { SeriesSet } from "./figures.js";
+import { SeriesSet, isSameProcess } from "./figures.js";
 
 /** Samples are kept this long, ms. */
 const KEPT_MS = 15 * 60 * 1000;
@@ -16,12 +16,14 @@ export class Stream {
     /** `listener` is called after each change. */
     constructor(listener) {
         this.listener = listener;
-        /** `{ t, values, set }`, oldest first. */
+        /** `{ t, up, values, set }`, oldest first. */
         this.samples = [];
         /** The series of the samples that arrive now. */
         this.set = null;
         /** The meaning of each family. */
         this.help = {};
+        /** The number of series that klad does not sample, because there are too many. */
+        this.leftOut = 0;
         this.isLive = false;
         /** When klad answered last, Unix time in ms of this machine. */
         this.answeredAt = null;
@@ -33,6 +35,9 @@ export class Stream {
     start() {
         if (this.run) return;
         this.run = new AbortController();
+        this.error = null;
+        // Before the page starts the stream, klad has answered who the user is.
+        this.answeredAt ??= Date.now();
         this.follow(this.run.signal);
     }
 
@@ -56,8 +61,8 @@ export class Stream {
             try {
                 await this.readOnce(stopped, () => {
                     failures = 0;
+                    this.error = null;
                 });
-                this.error = null;
             } catch (error) {
                 this.error = error;
             }
@@ -114,16 +119,27 @@ export class Stream {
         if (data === "") return;
         const read = JSON.parse(data);
         if (kind === "help") this.help = read;
-        else if (kind === "series") this.set = new SeriesSet(read.series, read.interval_ms);
-        else if (kind === "history") read.samples.forEach((sample) => this.add(sample));
+        else if (kind === "series") {
+            this.set = new SeriesSet(read.series, read.interval_ms, read.started_ms);
+            this.leftOut = read.left_out || 0;
+        } else if (kind === "history") read.samples.forEach((sample) => this.add(sample));
         else if (kind === "sample") this.add(read);
     }
 
-    add([t, ...values]) {
-        // After a reconnection the history repeats what the page already has.
-        if (this.latest && t <= this.latest.t) return;
-        this.samples.push({ t, values, set: this.set });
-        while (this.samples[0].t < t - KEPT_MS) this.samples.shift();
+    add([t, up, ...values]) {
+        const sample = { t, up, values, set: this.set };
+        const { latest } = this;
+        if (latest) {
+            const goesOn = isSameProcess(latest, sample);
+            // After a reconnection the history repeats what the page already has.
+            if (goesOn && up <= latest.up) return;
+            // When the time of day is set, older samples move with it: the axis has neither folds nor false gaps.
+            const step = t - latest.t - (goesOn ? up - latest.up : this.set.intervalMs);
+            if (goesOn ? Math.abs(step) > this.set.intervalMs : step < 0)
+                for (const older of this.samples) older.t += step;
+        }
+        this.samples.push(sample);
+        while (this.samples.length * this.set.intervalMs > KEPT_MS) this.samples.shift();
     }
 }
 

@@ -2,6 +2,7 @@
 // the types in IMAGES, which cannot hold scripts.
 import { html, useEffect, useMemo, useState } from "./html.js";
 import { hexDump, pieces, toText, fromText } from "./bytes.js";
+import { bytes as size } from "./format.js";
 import { Choice } from "./now.js";
 
 const IMAGES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
@@ -52,6 +53,23 @@ export function prettyJson(text) {
 
 function imageType(type) {
     return IMAGES.find((known) => (type || "").toLowerCase().split(";")[0].trim() === known);
+}
+
+/** A value as `read` returns it, with words about what is not shown of it. */
+export function Stored({ value: { bytes, isLarge, encoding, size: stored, type } }) {
+    return html`
+        ${
+            encoding !== null &&
+            html`<p class="quiet">The value is stored with Content-Encoding: ${encoding}. It cannot be edited here,
+            because the browser decodes it.</p>`
+        }
+        ${bytes === null && html`<p class="problem">This value cannot be decoded. A download has the stored bytes.</p>`}
+        ${
+            isLarge &&
+            html`<p class="quiet">The value is too large to be shown. These are the first ${size(bytes.length)} of
+            ${encoding === null ? " " + size(stored) : " the decoded value"}; download it to see all.</p>`
+        }
+        ${bytes !== null && html`<${Value} bytes=${bytes} type=${isLarge ? null : type} />`}`;
 }
 
 export function Value({ bytes, type }) {

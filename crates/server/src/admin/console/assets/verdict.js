@@ -11,6 +11,10 @@ const SYNC_BAD_S = 0.1;
 /** A queue whose oldest operation has never waited less than this is standing, seconds. */
 const QUEUE_AGE_S = 0.05;
 
+/** The codes of 503 and 507. Those of 4xx are the clients' mistakes, and count as another outcome. */
+const REFUSALS = ["overloaded", "no-room", "stalled", "no-space", "memory-full", "writes-stopped", "stopping"];
+REFUSALS.push("not-ready", "no-version", "too-many-connections");
+
 const DURATION = "klad_http_request_duration_seconds";
 const PHASE = "klad_http_request_phase_seconds";
 
@@ -112,8 +116,8 @@ const RULES = [
         const refused = now.rate(DURATION + "_count", { outcome: "refused" });
         if (!(refused > 0)) return null;
         const all = now.rate(DURATION + "_count");
-        const reasons = now.rates("klad_refused_total", "reason");
-        const why = reasons.length > 0 ? ", mostly " + reasons[0][0] : "";
+        const reason = now.rates("klad_refused_total", "reason").find(([name]) => REFUSALS.includes(name));
+        const why = reason ? ", mostly " + reason[0] : "";
         const text = "klad rejects " + count(refused) + " requests/s (" + share(refused / all) + why + ").";
         return refused > 0.05 * all ? bad("rejections", text) : warning("rejections", text);
     },
@@ -224,7 +228,7 @@ const RULES = [
     },
 ];
 
-/** Returns `{ findings, summary, now }`, or null before there are two samples. `threads`: the number of workers. */
+/** Returns `{ findings, summary, now }`, or null before klad has two samples. `threads`: the number of workers. */
 export function verdict(samples, threads) {
     const now = Between.of(samples, WINDOW_MS);
     if (!now) return null;
@@ -236,7 +240,8 @@ export function verdict(samples, threads) {
 /** One sentence about how much klad serves, and what its requests mostly wait for. */
 function summaryOf(now) {
     const rate = now.rate(DURATION + "_count");
-    if (!rate) return "No requests in the last ten seconds.";
+    if (rate == null) return "The number of requests is not known yet.";
+    if (rate === 0) return "No requests in the last ten seconds.";
     const late = now.quantile(DURATION, 0.99, { op: { not: "changes" } });
     const [phase, part] = phasesOf(now)[0] || [];
     const where = phase ? " Most of their time (" + share(part) + ") goes to " + PHASES[phase] + "." : "";
