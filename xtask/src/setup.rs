@@ -52,6 +52,11 @@ impl Setup {
         Ok(Setup { server_cores: Vec::new(), load_cores: Vec::new(), ..Setup::new(args)? })
     }
 
+    /// The klad to measure.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The directory of the measurement.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
@@ -89,7 +94,11 @@ impl Setup {
 
     /// As [`Setup::serve`], with another klad.
     pub(crate) fn serve_with(&self, program: &Path, name: &str, options: &[&str]) -> Result<RunningServer> {
-        let kind = ServerKind::Klad { program, options: options.to_vec() };
+        self.serve_kind(ServerKind::Klad { program, options: options.to_vec() }, name)
+    }
+
+    /// Starts a server on the data directory `name`, and waits until it is ready.
+    pub(crate) fn serve_kind(&self, kind: ServerKind<'_>, name: &str) -> Result<RunningServer> {
         let (data, log) = (self.directory.path().join(name), self.directory.path().join(format!("{name}.log")));
         RunningServer::start(&ServerSpec { kind, data: &data, log, cores: &self.server_cores }, &self.watch)
     }

@@ -1,5 +1,5 @@
-//! `cargo xtask yardstick`: klad beside Redis, beside itself with other options, beside RocksDB without a server, and
-//! beside an older klad.
+//! `cargo xtask yardstick`: klad beside Redis, beside itself with other options, beside RocksDB without a server,
+//! beside an older klad, and beside a bare echo.
 //!
 //! ```text
 //!   round 1:  comparison 1: klad, control   comparison 2: klad, control   …
@@ -26,10 +26,15 @@ use crate::profile_cost::{cpu_of, median_interval};
 use crate::setup::{ProgramArgs, Setup, grouped, mebibytes};
 
 mod bare_engine;
+mod connections;
 mod redis;
 
 /// The number of keys that the caches of klad and Redis hold.
 const CACHED_KEYS: u64 = 1_000_000;
+
+/// The loads after which the value cache has almost all keys that it can hold. A value enters it when it is read;
+/// in Redis all values are in memory since they were written.
+const WARM_UP_LOADS: u32 = 5;
 
 /// The number of keys that the page cache holds, and klad's caches do not.
 const PAGE_KEYS: u64 = 2_000_000;
@@ -79,6 +84,8 @@ enum Part {
     ColdReads,
     /// CPU time of single requests, beside the klad of `--before`.
     Single,
+    /// Memory of connections, and CPU time of GETs on many of them, beside a bare echo.
+    Connections,
     /// A bulk load.
     Load,
 }
@@ -119,6 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
             Part::PageCache => yardstick.page_cache()?,
             Part::ColdReads => yardstick.cold_reads()?,
             Part::Single => yardstick.single_requests()?,
+            Part::Connections => yardstick.connections()?,
             Part::Load => Vec::new(),
         });
     }
@@ -200,6 +208,10 @@ impl<'a> Yardstick<'a> {
             let (klad, redis) = (klad.clone(), Redis::start(self.setup, test, options)?);
             redis.requests_per_s("set", CACHED_KEYS * 2)?;
             let load = format!("--workload {workload} --keys {CACHED_KEYS} --key-order uniform --pipeline 16");
+            for _ in 0..WARM_UP_LOADS {
+                let reads = format!("--workload get --keys {CACHED_KEYS} --key-order uniform --pipeline 16");
+                self.load(&klad, &reads)?;
+            }
             let measure = move |side| match side {
                 Side::Klad => Ok(per_s(&self.load(&klad, &load)?)),
                 Side::Control => redis.requests_per_s(test, CACHED_KEYS * self.args.duration.as_secs().max(1)),
@@ -327,8 +339,9 @@ impl<'a> Yardstick<'a> {
     }
 
     fn bench(self, url: &str, options: &str) -> Result<RunResult> {
+        let connections = if options.contains("--connections") { "" } else { " --connections 64" };
         let options = format!(
-            "{options} --threads 1 --connections 64 --value-size 100B --warm-up 0s --duration {}",
+            "{options}{connections} --threads 1 --value-size 100B --warm-up 0s --duration {}",
             self.args.duration
         );
         let result = self.setup.bench("load", url, &options, *self.args.duration + PATIENCE)?;
