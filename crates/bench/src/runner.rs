@@ -71,8 +71,8 @@ const OTHER_DESCRIPTORS: u64 = 300;
 /// The most keys that one request of a fill puts. Larger batches are hardly cheaper for each key.
 const FILL_BATCH_ITEMS: u64 = 1_000;
 
-/// The size of an operation in a batch beyond its value, at most, bytes: its key and the names of its fields. A value
-/// with a format counts as a part of this.
+/// The room for the rest of an operation in a batch, bytes: its key, the names of its fields, and a value that is made
+/// by a format. With longer keys a batch can be too long for the server; then the fill ends with status 413.
 const FILL_ITEM_BYTES: u64 = 4 << 10;
 
 /// The longest wait for the answer to the question whether the server takes batches.

@@ -19,8 +19,9 @@
 //! client that only writes does not fill the cache. Several keys share an epoch; the cost is that a read during a
 //! commit of another key goes to RocksDB.
 //!
-//! An entry is one allocation: the key, then the record as RocksDB stores it. A hit copies the value. That costs less
-//! than a reference counter and attributes in allocations of their own, each of which is another access of main memory.
+//! An entry is one allocation: the key, then the record as RocksDB stores it. A hit copies the value, under the lock of
+//! its shard. For small values this costs less than a reference counter and attributes in allocations of their own, each
+//! of which is another access of main memory. The largest values (64 KiB) take some 11 µs.
 //!
 //! Called by `rocksdb`, whose commit section runs one commit at a time.
 
@@ -303,8 +304,7 @@ impl Weighter<u64, Entry> for Weight {
     }
 }
 
-/// A hasher that returns the number that it is given, which is a hash. That hash has a random seed, so clients cannot choose keys
-/// that collide.
+/// Returns its input, which is already a hash. That hash has a random seed, so clients cannot choose keys that collide.
 #[derive(Clone, Default)]
 struct PrecomputedHash;
 
