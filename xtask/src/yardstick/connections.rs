@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use klad_lab::scenario::Peer;
 use klad_lab::server::ServerKind;
 use rustix::process::Pid;
@@ -72,7 +72,7 @@ fn memory_of_connections(address: SocketAddr, server: Pid) -> Result<[f64; 2]> {
     for connection in &mut connections {
         connection.write_all(b"GET /v0/entity?id=key1 HTTP/1.1\r\nHost: klad\r\n\r\n")?;
         let mut answer = [0; 4096];
-        connection.read(&mut answer)?;
+        ensure!(connection.read(&mut answer)? > 0, "the server closes a connection instead of an answer");
     }
     Ok([idle, each()?])
 }
