@@ -1,5 +1,5 @@
-//! The view Data, where it could lose or hide something: values that the browser decodes or cannot decode, changes that are
-//! not saved, pages of keys, invisible characters, and downloads.
+//! The view Data, where it could lose or hide something: values that the browser decodes or cannot decode, changes that
+//! are not saved, pages of keys, invisible characters, and downloads.
 
 use std::io::Write as _;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::console_page::{open, open_key, put};
 use super::support::token_file::{WRITER, both};
 use super::support::webdriver::Browser;
-use super::support::{ServerBuilder, wait_until};
+use super::support::{Server, ServerBuilder, wait_until};
 
 const SAYS: &str = "return document.querySelector('.entry').innerText.replaceAll('\\u00a0', ' ')";
 
@@ -22,7 +22,8 @@ fn what_the_browser_decodes_is_read_in_part_and_what_it_cannot_decode_can_still_
     browser.downloads_to(directory.path());
     let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
     bomb.write_all(&vec![b'<'; 64 << 20]).unwrap();
-    put(&server, b"bomb", &[("Content-Encoding", "gzip")], &bomb.finish().unwrap());
+    let mut bomb = bomb.finish().unwrap();
+    put(&server, b"bomb", &[("Content-Encoding", "gzip")], &bomb);
     open_key(&browser, &server, b"bomb");
     assert_eq!(browser.run("return document.querySelector('.entry pre').textContent.length"), 4096);
     let says = browser.run(SAYS);
@@ -30,11 +31,21 @@ fn what_the_browser_decodes_is_read_in_part_and_what_it_cannot_decode_can_still_
         assert!(says.as_str().unwrap().contains(words), "{words}: {says}");
     }
 
+    // The beginning can be decoded, and the end cannot: the download has the stored bytes.
+    let end = bomb.len() - 9000;
+    bomb[end..].fill(0xff);
+    put(&server, b"torn", &[("Content-Encoding", "gzip")], &bomb);
+    open_key(&browser, &server, b"torn");
+    assert_eq!(browser.run("return document.querySelector('.entry pre').textContent.length"), 4096);
+    browser.click(".entry button", "Download");
+    let file = directory.path().join("torn");
+    wait_until("the stored bytes are saved", || std::fs::read(&file).is_ok_and(|saved| saved == bomb));
+
     put(&server, b"false", &[("Content-Encoding", "gzip"), ("Klad-TTL", "1h")], b"\xffnot gzip");
     // It is the only key of the download, not the first of several.
     put(&server, b"false friend", &[], b"another");
     open_key(&browser, &server, b"false");
-    browser.wait("document.querySelector('.entry').innerText.includes('This value cannot be decoded')");
+    browser.wait("document.querySelector('.entry').innerText.includes('could not be read or decoded')");
     browser.click(".entry button", "Download");
     let file = directory.path().join("false");
     wait_until("the stored bytes are saved", || std::fs::read(&file).is_ok_and(|saved| saved == b"\xffnot gzip"));
@@ -62,7 +73,8 @@ fn changes_that_are_not_saved_outlive_a_login_and_are_not_left_without_a_questio
     browser.before_each_page(
         "const real = window.fetch; window.questions = []; \
          window.confirm = (question) => { questions.push(question); return window.mayLeave; }; \
-         window.fetch = (to, options) => window.isRevoked ? Promise.resolve(new Response('{}', { status: 401 })) : real(to, options);",
+         window.fetch = (to, options) => window.isRevoked \
+             ? Promise.resolve(new Response('{}', { status: 401 })) : real(to, options);",
     );
     let log_in = || {
         browser.fill("#token", WRITER);
@@ -70,7 +82,8 @@ fn changes_that_are_not_saved_outlive_a_login_and_are_not_left_without_a_questio
     };
     open(&browser, &server, "data");
     log_in();
-    let asks = "const event = new Event('beforeunload', { cancelable: true }); dispatchEvent(event); return event.defaultPrevented";
+    let asks = "const event = new Event('beforeunload', { cancelable: true }); dispatchEvent(event); \
+                return event.defaultPrevented";
     browser.click("button", "New key");
     browser.wait("document.querySelector('textarea')");
     assert_eq!(browser.run(asks), false, "nothing is changed");
@@ -85,17 +98,29 @@ fn changes_that_are_not_saved_outlive_a_login_and_are_not_left_without_a_questio
     assert_eq!(browser.run("return location.href"), here);
     browser.click("button", "New key");
     assert_eq!(browser.run("return [questions.length, document.querySelector('textarea').value]"), json!([2, "typed"]));
+    // Who accepts has an empty editor.
+    browser.run("window.mayLeave = true");
+    browser.click("button", "New key");
+    browser.wait("questions.length === 3 && document.querySelector('textarea').value === ''");
+    assert_eq!(browser.run(asks), false);
+    browser.run("window.mayLeave = false");
+    browser.fill(".editor .grows input", "key");
+    browser.fill("textarea", "typed");
+    wait_until("closing the page asks", || browser.run(asks) == true);
 
     // klad does not know the token any more.
     browser.run("window.isRevoked = true");
     browser.click(".editor button", "Save");
     browser.wait("document.querySelector('#token') && !document.querySelector('textarea').checkVisibility()");
+    // What else the page needs is read again.
     browser.run("window.isRevoked = false");
+    put_as_writer(&server, b"another");
     log_in();
     browser.wait("document.querySelector('textarea').checkVisibility() && !document.querySelector('#token')");
+    browser.wait("document.querySelector('.keys tbody')?.innerText.includes('another')");
     browser.click(".editor button", "Save");
     browser.wait("!document.querySelector('.editor') && document.querySelector('.entry .facts')");
-    assert_eq!(browser.run("return questions.length"), 2, "what is saved is left without a question");
+    assert_eq!(browser.run("return questions.length"), 3, "what is saved is left without a question");
     let stored = server.client().request("GET", "/v1/kv/key", &[("Authorization", &format!("Bearer {WRITER}"))], None);
     assert_eq!(stored.body, b"typed");
 
@@ -104,8 +129,67 @@ fn changes_that_are_not_saved_outlive_a_login_and_are_not_left_without_a_questio
     browser.fill("textarea", "typed again");
     wait_until("closing the page asks", || browser.run(asks) == true);
     browser.run("window.mayLeave = true; location.hash = '#/care'");
-    browser.wait("document.querySelector('.checks li') && questions.length === 3");
+    browser.wait("document.querySelector('.checks li') && questions.length === 4");
     assert_eq!(browser.run(asks), false);
+
+    // Nothing is unsaved: the login has nothing of the old user below it, and each view is loaded again.
+    browser.run("window.isRevoked = true; location.hash = '#/data'");
+    browser.wait("document.querySelector('#token') && !document.querySelector('.keys')");
+    browser.run("window.isRevoked = false");
+    log_in();
+    browser.wait("document.querySelector('.keys tbody').innerText.includes('another')");
+    assert_eq!(browser.run("return document.querySelector('.keys .problem').innerText"), "");
+}
+
+fn put_as_writer(server: &Server, key: &[u8]) {
+    let headers = [("Authorization", &*format!("Bearer {WRITER}"))];
+    let answer = server.client().request("PUT", &format!("/v1/kv/{}", key.escape_ascii()), &headers, Some(b"x"));
+    assert_eq!(answer.status, 201, "{}", answer.text());
+}
+
+#[test]
+fn a_save_that_takes_long_loses_nothing_and_leads_nowhere() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    put(&server, b"first", &[], b"x");
+    browser.before_each_page(
+        "const real = window.fetch; window.held = []; window.answered = 0; window.questions = 0; \
+         window.confirm = () => { questions += 1; return window.mayLeave; }; \
+         window.fetch = async (to, options = {}) => { \
+             if (options.method !== 'PUT') return real(to, options); \
+             await new Promise((done) => held.push(done)); \
+             const answer = await real(to, options); \
+             answered += 1; \
+             return answer; \
+         };",
+    );
+    // Nothing can be typed meanwhile.
+    open_key(&browser, &server, b"first");
+    browser.click(".entry button", "Edit");
+    browser.fill("textarea", "y");
+    browser.click(".editor button", "Save");
+    browser.wait("held.length === 1 && document.querySelector('textarea').matches(':disabled')");
+
+    // The end of the save does not touch the editor of another key.
+    browser.run("window.mayLeave = true");
+    browser.click("button", "New key");
+    browser.fill(".editor .grows input", "second");
+    browser.wait("questions === 1 && document.querySelector('.editor .grows input').value === 'second'");
+    browser.run("window.mayLeave = false; held[0]()");
+    browser.wait("answered === 1");
+    assert_eq!(server.client().get("/v1/kv/first").body, b"y");
+    browser.run("location.hash = '#/care'");
+    browser.wait("questions === 2 && document.querySelector('.editor .grows input').value === 'second'");
+
+    // Who has left is not called back.
+    browser.click(".editor button", "Save");
+    browser.wait("held.length === 2");
+    browser.run("window.mayLeave = true; location.hash = '#/care'");
+    browser.wait("document.querySelector('.checks li')");
+    browser.run("held[1]()");
+    browser.wait("answered === 2");
+    assert_eq!(server.client().get("/v1/kv/second").status, 200);
+    assert_eq!(browser.run("return location.hash"), "#/care");
 }
 
 #[test]
@@ -117,7 +201,10 @@ fn a_page_of_keys_must_have_come_before_the_next_one_is_asked_for() {
     }
     browser.before_each_page(
         "const real = window.fetch; window.held = []; \
-         window.fetch = async (to, options) => { if (to.includes('cursor=')) await new Promise((done) => held.push(done)); return real(to, options); };",
+         window.fetch = async (to, options) => { \
+             if (to.includes('cursor=')) await new Promise((done) => held.push(done)); \
+             return real(to, options); \
+         };",
     );
     open(&browser, &server, "data");
     browser.click("button", "Next");
@@ -140,12 +227,15 @@ fn characters_that_cannot_be_seen_are_escaped_and_backslashes_are_doubled() {
     put(&server, "\u{3164}".as_bytes(), &[], b"x");
     open(&browser, &server, "data");
     browser.wait(
-        r"Array.from(document.querySelectorAll('.keys tbody td a')).map((one) => one.textContent).join() === 'a\\\\x41/…,\\u{3164}'",
+        "Array.from(document.querySelectorAll('.keys tbody td a')).map((one) => one.textContent).join() \
+         === 'a\\\\\\\\x41/…,\\\\u{3164}'",
     );
     let invisible =
         "\u{3164}\u{115f}\u{1160}\u{ffa0}\u{2800}\u{fe0f}\u{34f}\u{ad}\u{180b}\u{e0100}\u{17b4}\u{a0}\u{3000}";
     let shown = browser.run(&format!(
-        "return (async () => {{ const bytes = await import('/console/bytes.js'); const all = bytes.fromText({}); \
+        "return (async () => {{ \
+         const bytes = await import('/console/bytes.js'); \
+         const all = bytes.fromText({}); \
          return [bytes.escape(all), bytes.isPlainText(all), bytes.toText(bytes.unescape(bytes.escape(all)))]; }})()",
         json!(invisible)
     ));

@@ -44,6 +44,8 @@ const CAUSES: &[(&str, Series)] = &[
             ("klad_http_request_duration_seconds_count{op=\"get\",outcome=\"ok\"}", 0., 100.),
             ("klad_refused_total{reason=\"overloaded\"}", 0., 100.),
             ("klad_refused_total{reason=\"precondition-failed\"}", 0., 500.),
+            // These are connections, and no requests.
+            ("klad_refused_total{reason=\"too-many-connections\"}", 0., 5000.),
         ],
     ),
     (
@@ -65,6 +67,16 @@ const CAUSES: &[(&str, Series)] = &[
             ("klad_http_request_duration_seconds_bucket{op=\"get\",le=\"0.1\"}", 0., 100.),
             ("klad_http_request_duration_seconds_sum{op=\"get\"}", 0., 10.),
             ("klad_http_request_phase_seconds_sum{op=\"get\",phase=\"engine\"}", 0., 9.),
+        ],
+    ),
+    // Of a time in the last bucket only the lower bound is known.
+    (
+        "a get takes > 60 s (p99)",
+        &[
+            ("klad_http_request_duration_seconds_bucket{op=\"get\",le=\"60\"}", 0., 10.),
+            ("klad_http_request_duration_seconds_bucket{op=\"get\",le=\"+Inf\"}", 0., 100.),
+            ("klad_http_request_duration_seconds_sum{op=\"get\"}", 0., 1e4),
+            ("klad_http_request_phase_seconds_sum{op=\"get\",phase=\"engine\"}", 0., 9e3),
         ],
     ),
     ("klad serves as much as --threads allows", &[("klad_thread_cpu_seconds_total{group=\"worker\"}", 0., 19.8)]),
@@ -220,7 +232,7 @@ const sample = (at) => [1e12 + at * 1000, at * 1000, at * 100, 0, 0, at * 7, at 
 const event = (kind, data) => new TextEncoder().encode(`event: ${kind}\ndata: ${JSON.stringify(data)}\n\n`);
 const stream = () => new ReadableStream({ start(to) {
     let at = 20;
-    to.enqueue(event("series", { interval_ms: 1000, started_ms: 1, left_out: 3, series: names }));
+    to.enqueue(event("series", { interval_ms: 1000, started_ms: 1, left_out: true, series: names }));
     to.enqueue(event("history", { samples: Array.from({ length: at }, (_, number) => sample(number)) }));
     setInterval(() => { to.enqueue(event("sample", sample(at))); at += 1; }, 1000);
 } });
@@ -245,7 +257,7 @@ fn the_nodes_of_a_cluster_are_shown_with_their_state_and_latency() {
         let rows = browser.run("return Array.from(document.querySelectorAll('main tbody tr')).map((row) => row.innerText.replace(/\\s+/g, ' '))");
         assert_eq!(rows, json!(["10.0.0.1:9042 ✓ connected 100/s 0/s 2 ms", "10.0.0.2:9042 ✕ lost 0/s 7/s 1 s"]));
         let says = browser.run("return document.body.innerText");
-        for words in ["keeps 1 copy of each key", "3 values are not shown"] {
+        for words in ["keeps 1 copy of each key", "Some values are not shown: there are too many series"] {
             assert!(says.as_str().unwrap().contains(words), "{words}: {says}");
         }
         assert_well_drawn(&browser, "cluster", width, false);
@@ -255,8 +267,11 @@ fn the_nodes_of_a_cluster_are_shown_with_their_state_and_latency() {
     browser.wait("document.querySelector('.verdict').textContent.includes('klad has no connection to 10.0.0.2:9042')");
 }
 
-/// Gives the page a stream of events whose events the test sends.
+/// Gives the page a stream of events whose events the test sends. Time stands still, so no silence is too long.
 const FED: &str = r"
+Date.now = () => 1e12;
+const timeout = window.setTimeout;
+window.setTimeout = (then, ms, ...rest) => ms >= 5000 ? 0 : timeout(then, ms, ...rest);
 const real = window.fetch;
 window.fetch = (to, options) => to === '/console/events'
     ? Promise.resolve(new Response(new ReadableStream({ start(made) { window.stream = made; } }))) : real(to, options);
@@ -285,11 +300,15 @@ fn what_is_late_is_not_known_before_a_new_process_has_two_samples() {
     // While the page is paused, it shows what it has shown.
     browser.click("button", "Pause");
     browser.wait("document.querySelector('.toolbar [role=status]').textContent.includes('Paused')");
-    browser.run("feed('sample', [1e12 - 36e5 + 2000, 2500, 1240]); stream.close()");
-    browser.wait("document.querySelector('.live').dataset.live === 'false'");
+    browser.run("feed('sample', [1e12 - 36e5 + 2000, 2500, 1240]); stream.hasEnded = true; stream.close()");
+    browser.wait("document.querySelector('.live').dataset.live === 'false' && !stream.hasEnded");
+    says("70 requests/s");
+    // The next stream goes on with the same process.
+    browser.run("feed('sample', [1e12 - 36e5 + 3000, 3500, 1300])");
+    browser.wait("document.querySelector('.live').dataset.live === 'true'");
     says("70 requests/s");
     browser.click("button", "Continue");
-    says("120 requests/s");
+    says("100 requests/s");
 }
 
 #[test]
@@ -316,6 +335,31 @@ fn the_stream_orders_samples_by_the_time_since_the_start_and_not_by_the_clock() 
     assert_eq!(found["up"], json!([1000, 2000, 3000, 1000, 2000]));
     assert_eq!(found["at"], json!([-2, -1, 0, 0.5, 1, 2]));
     assert_eq!(found["rates"], json!([null, 1, 10, null, null, 5]));
+}
+
+#[test]
+fn a_clock_that_is_set_forward_is_a_gap_and_a_new_start_of_the_stream_forgets_the_old_silence() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    open(&browser, &server, "now");
+    let found = browser.run(
+        "return (async () => { \
+            const { Stream } = await import('/console/stream.js'); \
+            const stream = new Stream(() => {}); \
+            const take = (kind, data) => stream.take(`event: ${kind}\\ndata: ${JSON.stringify(data)}`); \
+            take('series', { interval_ms: 1000, started_ms: 1, series: ['klad_x_total'] }); \
+            [[1000, 1000, 1], [2000, 2000, 2], [3602000, 3000, 3]].forEach((sample) => take('sample', sample)); \
+            window.fetch = () => new Promise(() => {}); \
+            Object.assign(stream, { isLive: true, answeredAt: 1 }); \
+            stream.start(); \
+            const states = [stream.isLive, stream.isGone]; \
+            stream.stop(); \
+            return { at: stream.samples.map((one) => one.t), states, since: stream.answeredAt }; \
+        })()",
+    );
+    assert_eq!(found["at"], json!([1000, 2000, 3_602_000]));
+    assert_eq!(found["states"], json!([false, false]));
+    assert_ne!(found["since"], 1);
 }
 
 #[test]
@@ -346,11 +390,21 @@ fn the_page_says_why_klad_turns_it_away_and_comes_in_later() {
     .take(16)
     .collect();
     browser.before_each_page(
-        "const real = window.fetch; window.refused = 0; window.fetch = (to, options) => to === '/console/session' && refused++ === 0 \
-         ? Promise.resolve(new Response('{}', { status: 503 })) : real(to, options);",
+        "const real = window.fetch, now = Date.now; window.refused = 0; window.later = 0; window.attempts = 0; \
+         Date.now = () => now() + later; \
+         window.fetch = (to, options) => { \
+             if (to === '/console/events') attempts += 1; \
+             return to === '/console/session' && refused++ === 0 \
+                 ? Promise.resolve(new Response('{}', { status: 503 })) : real(to, options); \
+         };",
     );
     open(&browser, &server, "now");
     browser.wait("document.querySelector('.gone').innerText.includes('too many consoles are open')");
+    // klad answers, however long it turns the page away.
+    browser.run("later = 60000; attempts = 0");
+    browser.wait("attempts > 1");
+    assert_eq!(browser.run("return document.querySelector('.live').innerText"), "connecting");
+    browser.run("later = 0");
     drop(others);
     browser.wait("document.querySelector('.live').dataset.live === 'true' && document.querySelector('.gone').hidden");
 }
@@ -384,6 +438,24 @@ fn care_asks_one_thing_at_a_time_and_nothing_while_it_is_hidden() {
         "document.querySelector('section[aria-labelledby=drain] .problem').textContent === 'klad does not answer.'",
     );
     browser.wait("(asked.length = 0, ticks.forEach((tick) => tick()), asked.includes('/drain'))");
+}
+
+#[test]
+fn a_page_that_is_opened_hidden_asks_for_nothing_before_it_is_seen() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    browser.before_each_page(
+        "const real = window.fetch; window.asked = []; \
+         Object.defineProperty(document, 'hidden', { get: () => !window.isSeen }); \
+         window.fetch = (to, options) => { \
+             if (to !== '/console/charts.json') asked.push(document.hidden); \
+             return real(to, options); \
+         };",
+    );
+    open(&browser, &server, "now");
+    browser.wait("document.querySelector('.start[role=status]')?.innerText === 'Asking klad …'");
+    browser.wait("(window.isSeen = true, document.dispatchEvent(new Event('visibilitychange')), asked.length > 2)");
+    assert_eq!(browser.run("return asked.includes(true)"), false);
 }
 
 #[test]

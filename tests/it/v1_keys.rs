@@ -120,8 +120,8 @@ fn an_answer_says_what_to_do() {
     let server = ServerBuilder::new("memory").start();
     let mut client = server.client();
     for (method, target, body, advice) in [
-        ("PUT", "/v1/kv/", &b"v"[..], "parameter key (/v1/kv/KEY) is missing or empty"),
-        ("PUT", "/v1/kv", b"v", "or a key in the path (/v1/kv/KEY), is missing or empty"),
+        ("PUT", "/v1/kv/", &b"v"[..], "the key is missing or empty: add it to the path (/v1/kv/KEY)"),
+        ("PUT", "/v1/kv", b"v", "or give it as parameter key64"),
         ("POST", "/v1/kv/k", b"v", "PUT stores a value"),
         ("GET", "/", b"", "a value is at /v1/kv/KEY, and the console is on the admin address"),
         ("GET", &format!("/v1/kv/{}", "k".repeat(5000)), b"", "--key-max"),

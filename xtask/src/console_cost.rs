@@ -72,9 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     for server in servers {
         server.stop()?;
     }
-    println!(
-        "  both have the cost of sampling, about 1.35 ms of CPU a second, also without consoles (docs/metrics.md)"
-    );
+    println!("  both also take samples");
     let (verdict, allowed) = (Verdict::of(within), (RATIO_MAX - 1.0) * 100.0);
     println!("{}: {} open consoles cost less than {allowed:.0} %", verdict.word(), args.consoles);
     Ok(verdict)

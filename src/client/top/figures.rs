@@ -45,6 +45,14 @@ pub(super) struct Sample {
     pub(super) values: Vec<Option<f64>>,
 }
 
+/// A quantile of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Quantile {
+    At(f64),
+    /// It is in the last bucket, whose lower bound this is.
+    Above(f64),
+}
+
 /// The latest samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
@@ -112,8 +120,8 @@ impl Figures {
     }
 
     /// The value below which the fraction `quantile` of the window's events lies, as Prometheus estimates it: linear
-    /// within its bucket, and of the last bucket the lower bound. `None`: there was no event.
-    pub(super) fn quantile(&self, family: &str, quantile: f64, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
+    /// within its bucket. `None`: there was no event.
+    pub(super) fn quantile(&self, family: &str, quantile: f64, chosen: impl Fn(&Series) -> bool) -> Option<Quantile> {
         let name = format!("{family}_bucket");
         let mut counts: Vec<(f64, f64)> = Vec::new();
         for bound in self.words(&name, "le") {
@@ -127,11 +135,11 @@ impl Figures {
                 break;
             }
             if count > below && wanted <= count {
-                return Some(lower + (upper - lower) * (wanted - below) / (count - below));
+                return Some(Quantile::At(lower + (upper - lower) * (wanted - below) / (count - below)));
             }
             (lower, below) = (upper, below.max(count));
         }
-        Some(lower)
+        Some(Quantile::Above(lower))
     }
 
     /// The increase of those counters over the window.
@@ -181,8 +189,8 @@ mod tests {
         assert_eq!(figures.rate("a", |series| series.label("op") == "get"), Some(10.0));
         assert_eq!(figures.rate("a", |_| true), Some(10.5));
         assert_eq!((figures.value("a", |_| true), figures.value("c", |_| true)), (Some(36.0), None));
-        assert_eq!(figures.quantile("b", 0.495, |_| true), Some(0.55), "half of the way from 0.1 to 1");
-        assert_eq!(figures.quantile("b", 0.999, |_| true), Some(1.0), "in the last bucket");
+        assert_eq!(figures.quantile("b", 0.495, |_| true), Some(Quantile::At(0.55)), "half of the way from 0.1 to 1");
+        assert_eq!(figures.quantile("b", 0.999, |_| true), Some(Quantile::Above(1.0)), "in the last bucket");
         assert_eq!(figures.words("a", "op"), ["get", "put"]);
         figures.set_series(Some(1), names.map(Series::parse).into());
         assert!(figures.has_rates(), "another stream of the same process");

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use bytesize::ByteSize;
 
-use crate::client::top::figures::{Figures, Series};
+use crate::client::top::figures::{Figures, Quantile, Series};
 
 /// How a cell looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,7 @@ fn operations(figures: &Figures) -> Table {
         let rate = figures.rate(COUNT, counted).unwrap_or(0.0);
         let bad = |series: &Series| counted(series) && !GOOD.contains(&series.label("outcome"));
         let bad = figures.rate(COUNT, bad).unwrap_or(0.0);
-        let quantile = |fraction| time(figures.quantile(DURATION, fraction, timed));
+        let quantile = |fraction| latency(figures.quantile(DURATION, fraction, timed));
         let look = if bad > 0.0 { Look::Bad } else { Look::Plain };
         if rate > 0.0 {
             let cells = [name.to_owned(), count(rate), count(bad), quantile(0.5), quantile(0.99), quantile(0.999)];
@@ -150,7 +150,7 @@ fn refusals(figures: &Figures) -> Table {
 fn commits(figures: &Figures) -> Table {
     let rate = |name: &str| figures.rate(name, any).unwrap_or(0.0);
     let (commits, writes) = (rate("klad_commit_batch_writes_count"), rate("klad_commit_batch_writes_sum"));
-    let sync = |fraction| time(figures.quantile("klad_wal_sync_seconds", fraction, any));
+    let sync = |fraction| latency(figures.quantile("klad_wal_sync_seconds", fraction, any));
     let rows = [
         ("commits per s", count(commits)),
         ("writes per commit", if commits > 0.0 { format!("{:.1}", writes / commits) } else { "-".to_owned() }),
@@ -256,6 +256,14 @@ fn time(seconds: Option<f64>) -> String {
     }
 }
 
+fn latency(quantile: Option<Quantile>) -> String {
+    match quantile {
+        Some(Quantile::Above(bound)) => format!("> {}", time(Some(bound))),
+        Some(Quantile::At(seconds)) => time(Some(seconds)),
+        None => time(None),
+    }
+}
+
 impl Table {
     /// The head, and then the rows. An empty head is left out.
     fn lines(&self) -> impl Iterator<Item = Vec<&str>> {
@@ -307,6 +315,8 @@ mod tests {
         assert_eq!(counts, ["0", "0", "3.3", "4321", "43.2k", "4.3M"]);
         let times = [Some(25e-6), Some(0.0025), Some(2.5), None].map(time);
         assert_eq!(times, ["25 µs", "2.5 ms", "2.5 s", "-"]);
+        let latencies = [Some(Quantile::At(2.5)), Some(Quantile::Above(60.0)), None].map(latency);
+        assert_eq!(latencies, ["2.5 s", "> 60.0 s", "-"]);
         assert_eq!(bytes(Some(3.0 * 1024.0 * 1024.0)), "3.0 MiB");
     }
 

@@ -45,6 +45,12 @@ pub enum ApiError {
     /// A required parameter is missing or empty.
     #[error("parameter {0} is missing or empty")]
     MissingParameter(&'static str),
+    /// A request of one key has none, or an empty one.
+    #[error("the key is missing or empty: add it to the path (/v1/kv/KEY), or give it as parameter key64")]
+    MissingKey,
+    /// A change in place does not say which.
+    #[error("parameter op is missing: it is add or expire; PUT stores a value")]
+    MissingOp,
     /// An optional parameter is empty.
     #[error("parameter {0} is empty")]
     EmptyParameter(&'static str),
@@ -233,6 +239,8 @@ impl ApiError {
             | ApiError::BadHost
             | ApiError::BadTransferEncoding
             | ApiError::MissingParameter(_)
+            | ApiError::MissingKey
+            | ApiError::MissingOp
             | ApiError::EmptyParameter(_)
             | ApiError::BadEscape(_)
             | ApiError::BadDurability
@@ -324,7 +332,7 @@ impl ApiError {
             ApiError::HeadTooLarge => "head-too-large",
             ApiError::HeadTimeout => "head-timeout",
             ApiError::TooManyConnections => "too-many-connections",
-            ApiError::MissingParameter(_) => "missing-parameter",
+            ApiError::MissingParameter(_) | ApiError::MissingKey | ApiError::MissingOp => "missing-parameter",
             ApiError::EmptyParameter(_) => "empty-parameter",
             ApiError::BadEscape(_) => "bad-escape",
             ApiError::BadDurability => "bad-durability",

@@ -150,7 +150,10 @@ impl Asset {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::http::api_error::ApiError;
 
     /// The maximum of bytes of all files, compressed: what opening the console over a slow line costs.
     const GZIPPED_BYTES_MAX: usize = 150 << 10;
@@ -165,6 +168,42 @@ mod tests {
                 assert!(is_for_people || is_path(&format!("/console/{name}")), "{name} is missing in ASSETS");
             }
         }
+    }
+
+    /// The arms of a `match` in a function of `api_error.rs`: the variants, and the result.
+    fn arms(function: &str) -> Vec<(Vec<&'static str>, &'static str)> {
+        let source = include_str!("../../http/api_error.rs");
+        let (_, body) = source.split_once(function).expect("the function");
+        let parts: Vec<&str> = body.split("\n    }\n").next().expect("a body").split("=>").collect();
+        let variants = |pattern: &'static str| {
+            let names = pattern.split("Error::").skip(1);
+            names.map(|name| name.split(|c: char| !c.is_alphanumeric()).next().expect("a part")).collect()
+        };
+        parts.windows(2).map(|pair| (variants(pair[0]), pair[1].trim_start())).collect()
+    }
+
+    /// The codes of 503 and 507 in `klad_refused_total`, but those of connections.
+    fn refusals() -> BTreeSet<&'static str> {
+        let is_refusal = |result: &str| {
+            ["SERVICE_UNAVAILABLE", "INSUFFICIENT_STORAGE"]
+                .iter()
+                .any(|status| result.strip_prefix("StatusCode::").is_some_and(|found| found.starts_with(status)))
+        };
+        let statuses = arms("fn status(&self)").into_iter().filter(|(_, result)| is_refusal(result));
+        let variants: Vec<&str> = statuses.flat_map(|(variants, _)| variants).collect();
+        let codes = arms("fn code(&self)").into_iter();
+        let codes = codes.filter(|(own, _)| own.iter().any(|variant| variants.contains(variant)));
+        let codes = codes.filter_map(|(_, result)| result.strip_prefix('"')?.split('"').next());
+        codes.filter(|code| ApiError::CODES.contains(code)).collect()
+    }
+
+    #[test]
+    fn the_page_knows_all_reasons_of_rejections() {
+        let source = include_str!("assets/verdict.js");
+        let (_, list) = source.split_once("const REFUSALS = [").expect("the list");
+        let list = list.split(']').next().expect("a part");
+        let listed: BTreeSet<&str> = list.split('"').skip(1).step_by(2).collect();
+        assert_eq!(listed, refusals());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! `/console/events`: the samples as a stream of server-sent events.
 //!
 //! ```text
-//!   event: series    {"started_ms":1764000000000,"interval_ms":1000,"left_out":0,"series":["klad_ready", ...]}
+//!   event: series    {"started_ms":1764000000000,"interval_ms":1000,"left_out":false,"series":["klad_ready", ...]}
 //!   event: help      {"klad_ready":"Whether klad is ready.", ...}
-//!                                             both at first, and again when there are more series
+//!                                             both at first, and again when there are more series, or `left_out`
+//!                                             becomes true
 //!   event: history   {"samples":[[unix_ms, uptime_ms, value, ...], ...]}
 //!                                             what the client has missed, oldest first
 //!   event: sample    [unix_ms, uptime_ms, value, ...]
@@ -11,7 +12,7 @@
 //! ```
 //!
 //! `uptime_ms` is monotonic: it tells samples of one process (one `started_ms`) apart, also if the clock is set.
-//! `left_out` counts the values that samples do not have, because there are too many series.
+//! `left_out`: samples lack values, because there are too many series. It stays true.
 //!
 //! A stream keeps only the number of its next sample. A slow client gets what it has missed as history, and never more
 //! than the ring holds, so no client makes klad keep anything. `console` creates streams, `page` polls them.
@@ -35,40 +36,42 @@ pub struct Events {
     deadline: Deadline,
     /// The number of the next sample to send.
     next: u64,
-    /// The number of series that the client knows of.
-    series: usize,
+    /// What the client knows of the series.
+    known: Known,
     _place: OwnedSemaphorePermit,
 }
 
 impl Events {
     pub(super) fn new(admin: Rc<Admin>, deadline: Deadline, place: OwnedSemaphorePermit) -> Events {
-        Events { admin, deadline, next: 0, series: 0, _place: place }
+        Events { admin, deadline, next: 0, known: (0, false), _place: place }
     }
 
     /// Returns the next event.
     pub(in crate::admin) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
         let mut ring = self.admin.console.ring.borrow_mut();
-        let Some((event, next)) = event(&ring, self.series, self.next) else {
+        let Some((event, next)) = event(&ring, self.known, self.next) else {
             ring.wait(context.waker());
             return Poll::Pending;
         };
-        (self.series, self.next) = (known(&ring), next);
+        (self.known, self.next) = (known(&ring), next);
         // hyper asks only when the client has taken what came before.
         self.deadline.progress();
         Poll::Ready(event.into())
     }
 }
 
-/// The number of series, with those that are left out.
-fn known(ring: &Ring) -> usize {
-    ring.latest().series().len() + ring.latest().left_out()
+/// The number of series, and whether some are left out.
+type Known = (usize, bool);
+
+fn known(ring: &Ring) -> Known {
+    (ring.latest().series().len(), ring.latest().left_out())
 }
 
-/// Returns the next event of a client that knows of `series` series and needs the sample `next`, and the sample that it
-/// needs then. `None`: it has everything.
-fn event(ring: &Ring, series: usize, next: u64) -> Option<(String, u64)> {
+/// Returns the next event of a client that knows `client` of the series and needs the sample `next`, and the sample
+/// that it needs then. `None`: it has everything.
+fn event(ring: &Ring, client: Known, next: u64) -> Option<(String, u64)> {
     let next = next.max(ring.oldest());
-    if known(ring) > series {
+    if known(ring) != client {
         let interval_ms = CONSOLE_SAMPLE_INTERVAL.as_millis();
         let names = json!({
             "started_ms": ring.started_ms(),
@@ -117,10 +120,11 @@ mod tests {
     }
 
     /// Returns the names of the events from a position to the last sample, and the data of the last one.
-    fn events(ring: &Ring, mut series: usize, mut next: u64) -> (Vec<String>, String) {
+    fn events(ring: &Ring, series: usize, mut next: u64) -> (Vec<String>, String) {
         let (mut names, mut data) = (Vec::new(), String::new());
-        while let Some((text, after)) = event(ring, series, next) {
-            (series, next) = (known(ring), after);
+        let mut client = (series, false);
+        while let Some((text, after)) = event(ring, client, next) {
+            (client, next) = (known(ring), after);
             for line in text.lines() {
                 names.extend(line.strip_prefix("event: ").map(str::to_owned));
                 data = line.strip_prefix("data: ").map_or(data, str::to_owned);
@@ -147,10 +151,22 @@ mod tests {
         }
         let (names, data) = events(&ring, 2, 0);
         assert_eq!(names, ["history", "history"]);
-        take(&mut ring, 41, 12);
-        let (text, _) = event(&ring, 10, 0).expect("more series than there is room for");
-        assert!(text.contains("\"left_out\":2"), "{text}");
-        assert_ne!(event(&ring, 12, 41).map(|(text, _)| text.starts_with("event: series")), Some(true));
         assert!(data.starts_with("{\"samples\":[[31,62,0,1],") && data.ends_with("[40,80,0,1]]}"), "{data}");
+    }
+
+    #[test]
+    fn a_client_learns_that_series_are_left_out() {
+        let mut ring =
+            Ring::new(Samples::new(vec![Choice { name: "klad_x".to_owned(), by: vec!["n".to_owned()] }], 10), 0);
+        let told = |ring: &Ring, client| event(ring, client, 0).map(|(text, _)| text.contains("\"left_out\":true"));
+        take(&mut ring, 1, 10);
+        assert_eq!(told(&ring, (0, false)), Some(false));
+        // No series is new, as all places are taken.
+        take(&mut ring, 2, 12);
+        assert_eq!(told(&ring, (10, false)), Some(true));
+        assert_eq!(told(&ring, (10, true)), Some(false), "once");
+        take(&mut ring, 3, 10);
+        assert_eq!(told(&ring, (0, false)), Some(true), "another client: the samples before lack series");
+        assert_eq!(told(&ring, (10, true)), Some(false));
     }
 }

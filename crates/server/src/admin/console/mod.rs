@@ -7,8 +7,8 @@
 //!   /console/data/v1/...        the same as /v1/... on the data listener
 //! ```
 //!
-//! Nothing here waits for storage or for a worker. klad takes a sample each second, also while no console is open, so that
-//! a page can show what happened before it was opened. `admin` calls this; `listener` starts the sampling.
+//! Nothing here waits for storage or for a worker. klad takes a sample each second, also while no console is open, so
+//! that a page can show what happened before it was opened. `admin` calls this; `listener` starts the sampling.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -102,10 +102,9 @@ impl Admin {
             let uptime_ms = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
             let mut ring = self.console.ring.borrow_mut();
             ring.take(clock::unix_ms(), uptime_ms, fill);
-            let left_out = ring.latest().left_out();
-            if left_out > 0 && !is_told {
+            if ring.latest().left_out() && !is_told {
                 let max = CONSOLE_SERIES_MAX;
-                tracing::warn!(left_out, max, "too many series: the console shows only some; /metrics has all");
+                tracing::warn!(max, "too many series: the console shows only some; /metrics has all");
                 is_told = true;
             }
         }

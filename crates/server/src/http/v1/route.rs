@@ -174,9 +174,7 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
         KEYS => match *head.method {
             Method::GET | Method::HEAD => Action::Scan(Box::new(scan::route(head.query, head.headers, options)?)),
             Method::DELETE => scan::route_removal(head.query, head.headers, options)?,
-            Method::PUT | Method::POST => {
-                return Err(ApiError::MissingParameter("key64, or a key in the path (/v1/kv/KEY),"));
-            }
+            Method::PUT | Method::POST => return Err(ApiError::MissingKey),
             _ => return Err(ApiError::MethodNotAllowed(METHODS_OF_KEY)),
         },
         "/v1/batch" if *head.method == Method::POST => Action::Batch(batch::route(head.query, head.headers, options)?),
@@ -228,7 +226,7 @@ fn parameters_of_key(method: &Method) -> Result<&'static [&'static str], ApiErro
 
 fn key_action(head: &Head<'_>, key: Bytes, parameters: &Parameters<'_>, options: &Options) -> Result<Action, ApiError> {
     if key.is_empty() {
-        return Err(ApiError::MissingParameter("key (/v1/kv/KEY)"));
+        return Err(ApiError::MissingKey);
     }
     if matches!(*head.method, Method::GET | Method::HEAD) {
         let mut headers = head.headers.clone();
@@ -280,7 +278,7 @@ fn update(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Effect, Ap
             }
         }
         Some(_) => Err(bad("op", "add or expire")),
-        None => Err(ApiError::MissingParameter("op (add or expire; PUT stores a value)")),
+        None => Err(ApiError::MissingOp),
     }
 }
 

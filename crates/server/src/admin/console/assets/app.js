@@ -1,6 +1,6 @@
 // The frame of the console: login, navigation, the connection to klad, colours, and the view that the address names.
 import { html, render, useEffect, useRef, useState } from "./html.js";
-import { ApiError, readJson, setToken, whenUnauthorized, words } from "./api.js";
+import { readJson, setToken, whenUnauthorized, words } from "./api.js";
 import { clock } from "./format.js";
 import { Stream } from "./stream.js";
 import { Now } from "./now.js";
@@ -8,7 +8,7 @@ import { Why } from "./why.js";
 import { Data } from "./data.js";
 import { Care } from "./care.js";
 import { Cluster } from "./cluster.js";
-import { mayLeave } from "./editor.js";
+import { isUnsaved, mayLeave } from "./editor.js";
 
 const VIEWS = [
     { id: "now", title: "Now", isFor: () => true },
@@ -95,11 +95,15 @@ function App({ charts }) {
     };
     useEffect(() => {
         whenUnauthorized(() => setOut(true));
-        const tryToEnter = () =>
-            enter().catch((error) => {
-                setError(error);
-                if (error.status !== 401) setTimeout(tryToEnter, 2000);
-            });
+        const tryToEnter = () => {
+            // A page that nobody sees asks for nothing.
+            if (document.hidden) document.addEventListener("visibilitychange", tryToEnter, { once: true });
+            else
+                enter().catch((error) => {
+                    setError(error);
+                    if (error.status !== 401) setTimeout(tryToEnter, 2000);
+                });
+        };
         tryToEnter();
     }, []);
     useEffect(() => {
@@ -110,10 +114,12 @@ function App({ charts }) {
     }, [view]);
 
     const login = isOut && html`<${Login} onEnter=${enter} />`;
+    // Without changes that are not saved, the view goes: after the login it loads again.
+    if (isOut && !isUnsaved()) return login;
     if (!session) return login || html`<p class="start" role="status">${error ? words(error) : "Asking klad …"}</p>`;
     const known = VIEWS.filter((one) => one.isFor(session));
     const Shown = { now: Now, why: Why, data: Data, care: Care, cluster: Cluster }[view];
-    // What is not stored yet must outlive a token that klad knows no more, so the page is only hidden below the login.
+    // What is not saved must not be lost when klad rejects the token, so the page is only hidden below the login.
     return html`${login}<div hidden=${isOut}>
         <a class="skip" href=${"#main"} onClick=${(event) => {
             event.preventDefault();
@@ -149,14 +155,13 @@ function Live({ stream }) {
 
 /** Says that klad sends no figures. The element exists always, so that screen readers notice the text. */
 function Gone({ stream }) {
-    const gone = stream.isGone;
-    const refusal = !stream.isLive && stream.error instanceof ApiError && stream.error;
+    const { isGone: gone, refusal } = stream;
     return html`<div class="gone" role="alert" hidden=${!gone && !refusal}>
         ${refusal && html`<p>
         <strong>klad sends no figures: ${words(refusal)}.</strong> The page tries again by itself.</p>`}
-        ${gone && !refusal && html`<p>
-        <strong>klad has not answered since ${clock(stream.answeredAt)}.</strong> The page tries again by itself, and shows the
-        last figures until then.</p>`}
+        ${gone && html`<p>
+        <strong>klad has not answered since ${clock(stream.answeredAt)}.</strong> The page tries again by itself, and
+        shows the last figures until then.</p>`}
     </div>`;
 }
 

@@ -43,8 +43,7 @@ export function Cluster(properties) {
         <p>${copies !== null && "The cluster keeps " + copies + (copies === 1 ? " copy" : " copies") + " of each key."}
         </p>
         <p class="quiet">These figures are those of this klad, and not of the whole cluster.</p>
-        ${store.leftOut > 0 && html`<p class="quiet">
-            ${store.leftOut} values are not shown: there are too many series.</p>`}
+        ${store.leftOut && html`<p class="quiet">Some values are not shown: there are too many series.</p>`}
         <div class="scroll"><table>
             <thead><tr><th scope="col">Node</th><th scope="col">Connection</th>
             <th scope="col" class="figures">Answers</th><th scope="col" class="figures">Failures</th>

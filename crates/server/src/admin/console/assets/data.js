@@ -40,27 +40,29 @@ export function Data(properties) {
 
 function Browser({ rest, session }) {
     const [prefix, key] = readAddress(rest);
-    const [isNew, setNew] = useState(false);
+    // The number of the editor for a new key, or 0: each has its own text.
+    const [isNew, setNew] = useState(0);
     const [changes, setChanges] = useState(0);
     const canWrite = session.access === "read-write";
     const changed = () => setChanges(changes + 1);
-    useEffect(() => setNew(false), [rest]);
+    useEffect(() => setNew(0), [rest]);
     const open = (key) => {
-        setNew(false);
+        setNew(0);
         location.hash = addressOf(prefix, key);
     };
     return html`
         <${Search} key=${"search" + rest} prefix=${prefix}
-            onNew=${canWrite ? () => mayLeave() && setNew(true) : null} />
+            onNew=${canWrite ? () => mayLeave() && setNew(isNew + 1) : null} />
         <div class=${"data" + (key || isNew ? " has-entry" : "")}>
-            <${Keys} key=${toBase64Url(prefix)} prefix=${prefix} selected=${key} changes=${changes} />
+            <${Keys} key=${toBase64Url(prefix)} prefix=${prefix} selected=${key} changes=${changes}
+                session=${session} />
             ${
-                isNew &&
+                isNew > 0 &&
                 html`<section class="entry" aria-label="A new key">
-                <${Editor} first=${prefix} onDone=${(key) => {
+                <${Editor} key=${isNew} first=${prefix} onDone=${(key) => {
                     changed();
                     open(key);
-                }} onCancel=${() => setNew(false)} /></section>`
+                }} onCancel=${() => setNew(0)} /></section>`
             }
             ${!isNew && key && html`<${Entry} key=${toBase64Url(key)} prefix=${prefix} of=${key} canWrite=${canWrite}
                 onChange=${changed} />`}
@@ -98,7 +100,8 @@ function Search({ prefix, onNew }) {
     </form>`;
 }
 
-function Keys({ prefix, selected, changes }) {
+/** Lists again when `changes` or `session` is another one: after a change, and after a login. */
+function Keys({ prefix, selected, changes, session }) {
     const [grouped, setGrouped] = useState(true);
     // The cursors of the pages up to this one; null is the first page.
     const [cursors, setCursors] = useState([null]);
@@ -123,7 +126,7 @@ function Keys({ prefix, selected, changes }) {
         return () => {
             isCurrent = false;
         };
-    }, [grouped, cursor, changes]);
+    }, [grouped, cursor, changes, session]);
     const isSelected = (key) => selected !== null && toBase64Url(key) === toBase64Url(selected);
     const isEmpty = page && page.keys.length + page.prefixes.length === 0;
     return html`<section class="keys" aria-label="Keys">
@@ -251,9 +254,7 @@ function Entry({ prefix, of: key, canWrite, onChange }) {
                     onClick=${() => setMode("expire")}>Expiry</button>`}
                 <button type="button" class="button"
                     onClick=${() =>
-                        download(key, name, value.bytes !== null).catch((error) =>
-                            setProblem(words(error)),
-                        )}>Download</button>
+                        download(key, name).catch((error) => setProblem(words(error)))}>Download</button>
                 <button type="button" class="button" onClick=${load}>Reload</button>
                 ${canWrite && html`<button type="button" class="button danger"
                     onClick=${() => setMode("delete")}>Delete</button>`}

@@ -1,6 +1,6 @@
 // Edits a value, or makes a new key. klad stores it only if the key has not changed since it was read: if it has, both
 // values are shown and the user decides.
-import { html, useEffect, useState } from "./html.js";
+import { html, useEffect, useRef, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromText, isPlainText, toText, unescape } from "./bytes.js";
 import { expiryOf, left, read, write } from "./store.js";
@@ -8,6 +8,10 @@ import { Choice } from "./now.js";
 import { Stored, Value } from "./value.js";
 
 let hasUnsaved = false;
+
+export function isUnsaved() {
+    return hasUnsaved;
+}
 
 /** Asks the user before what is typed is lost. Returns whether the editor may be left. */
 export function mayLeave() {
@@ -44,6 +48,14 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
     const [problem, setProblem] = useState("");
     const [isChanged, setChanged] = useState(false);
     useUnsaved(isChanged);
+    const [isSaving, setSaving] = useState(false);
+    const isHere = useRef(true);
+    useEffect(
+        () => () => {
+            isHere.current = false;
+        },
+        [],
+    );
 
     const bytes = () => (isEscaped ? unescape(text) : fromText(text));
     const turn = (wanted) => {
@@ -59,6 +71,7 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
         }
     };
     const save = async (onto) => {
+        setSaving(true);
         try {
             const target = key || unescape(name);
             if (target.length === 0) throw new Error("A key has at least one byte.");
@@ -80,11 +93,15 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
                 setProblem("");
                 return;
             }
+            // The user has left meanwhile.
+            if (!isHere.current) return;
             // What follows may lead to another key before this editor has gone.
             hasUnsaved = false;
             await onDone(target);
         } catch (error) {
             setProblem(words(error));
+        } finally {
+            setSaving(false);
         }
     };
     const overwrite = () => {
@@ -95,7 +112,7 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
     return html`<form class="editor" onInput=${() => setChanged(true)} onSubmit=${(event) => {
         event.preventDefault();
         save(base);
-    }}>
+    }}><fieldset disabled=${isSaving}>
         ${!key && html`<label class="field grows">Key <input class="mono" value=${name} required spellcheck=${false}
             autocomplete="off" onInput=${(event) => setName(event.target.value)} /></label>`}
         <div class="toolbar">
@@ -124,7 +141,7 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
             <button type="submit" class="button primary" disabled=${theirs !== undefined}>Save</button>
             <button type="button" class="button" onClick=${onCancel}>Cancel</button>
         </div>
-    </form>`;
+    </fieldset></form>`;
 }
 
 function mineOf(bytes) {

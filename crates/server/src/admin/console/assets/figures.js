@@ -3,6 +3,8 @@
 // A sample is `{ t, up, values, set }`: a Unix time in ms for the axis, the time since klad was started in ms for all
 // rates, and the value of each series of the set, or null.
 
+import { seconds } from "./format.js";
+
 /** Percentiles, means and ratios are those of this many samples. */
 const WINDOW = 5;
 /** A change feed lasts as long as its client wants, so its time is not a latency. */
@@ -179,6 +181,14 @@ export class Between {
     quantile(family, quantile, where) {
         const counts = buckets(this.from, this.to, family, where);
         return counts && quantileOf(counts, quantile);
+    }
+
+    /** A quantile of times in words. In the last bucket only its lower bound is known: "> 60 s". Null without values. */
+    quantileWords(family, quantile, where) {
+        const value = this.quantile(family, quantile, where);
+        if (value == null) return null;
+        const bounds = buckets(this.from, this.to, family, where).map(([upper]) => upper);
+        return (value >= Math.max(...bounds.filter(isFinite)) ? "> " : "") + seconds(value);
     }
 }
 

@@ -1,7 +1,7 @@
 // The view Now: sentences that say what is late, a few figures, and the charts.
 import { html, useRef, useState } from "./html.js";
 import { Chart } from "./chart.js";
-import { bytes, count, seconds, share } from "./format.js";
+import { bytes, count, share } from "./format.js";
 import { verdict } from "./verdict.js";
 
 const MINUTES = [2, 5, 15];
@@ -23,7 +23,7 @@ export function Now({ store, charts, theme, view, session }) {
     const shown = { samples, help: store.help, minutes, op: op || null, theme };
     const own = charts.filter((chart) => chart.view === view);
     return html`
-        ${view === "now" && html`<${Verdict} found=${found} isGone=${store.isGone} isStarted=${samples.length > 0} />`}
+        ${view === "now" && html`<${Verdict} found=${found} store=${store} isStarted=${samples.length > 0} />`}
         ${view === "now" && found && html`<${Tiles} now=${found.now} />`}
         <div class="toolbar" role="group" aria-label="What the charts show">
             <${Choice} label="Time range" value=${minutes} onChange=${setMinutes}
@@ -54,7 +54,7 @@ export function Choice({ label, value, options, onChange }) {
     )}</div>`;
 }
 
-function Verdict({ found, isGone, isStarted }) {
+function Verdict({ found, store, isStarted }) {
     // The figures in the sentences change each second. A screen reader is told only when there are other sentences.
     const spoken = useRef({ key: "", text: "" });
     if (!found)
@@ -63,9 +63,10 @@ function Verdict({ found, isGone, isStarted }) {
             html`<section class="verdict" aria-label="What klad waits for">
             <p>klad has just started. What is late is not known yet.</p></section>`
         );
-    if (isGone)
+    if (store.isGone || store.refusal)
         return html`<section class="verdict bad" aria-label="What klad waits for">
-        <p>klad does not answer. These are the last figures.</p></section>`;
+        <p>${store.refusal ? "klad sends no figures." : "klad does not answer."}
+            ${" These are the last figures."}</p></section>`;
     const { findings, summary } = found;
     const key = findings.map(({ see, level }) => see + level).join();
     if (spoken.current.key !== key) spoken.current = { key, text: findings.map(({ text }) => text).join(" ") };
@@ -102,10 +103,7 @@ function See({ see }) {
 }
 
 function Tiles({ now }) {
-    const latency = (quantile) => {
-        const value = now.quantile(DURATION, quantile, { op: { not: "changes" } });
-        return value == null ? "–" : seconds(value);
-    };
+    const latency = (quantile) => now.quantileWords(DURATION, quantile, { op: { not: "changes" } }) ?? "–";
     const number = (value, format) => (value == null ? "–" : format(value));
     const refused = now.rate(DURATION + "_count", { outcome: "refused" });
     const budget = now.value("klad_memory_budget_bytes", { part: "total" });

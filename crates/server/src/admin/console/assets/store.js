@@ -47,7 +47,7 @@ async function beginningOf(body, max) {
 /**
  * Reads a key. Returns null if it has no value, otherwise `{ bytes, isLarge, size, etag, type, encoding, ttl, modified,
  * meta, readAt }`. `size` counts the stored bytes. `bytes` are decoded; only the beginning if the value is large, and
- * null if the browser cannot decode it.
+ * null if they could not be read or decoded.
  */
 export async function read(key) {
     let answer;
@@ -117,8 +117,12 @@ async function readStored(key) {
 }
 
 /** Lets the browser save the value as a file: decoded, if the browser can. */
-export async function download(key, name, isDecoded) {
-    const content = isDecoded ? await (await send(addressOf(key))).blob() : await readStored(key);
+export async function download(key, name) {
+    const answer = await send(addressOf(key));
+    const content = await answer.blob().catch((error) => {
+        if (answer.headers.get("content-encoding") === null) throw error;
+        return readStored(key);
+    });
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
     link.download = name;

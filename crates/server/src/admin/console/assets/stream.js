@@ -22,8 +22,8 @@ export class Stream {
         this.set = null;
         /** The meaning of each family. */
         this.help = {};
-        /** The number of series that klad does not sample, because there are too many. */
-        this.leftOut = 0;
+        /** Whether klad leaves values out, because there are too many series. */
+        this.leftOut = false;
         this.isLive = false;
         /** When klad answered last, Unix time in ms of this machine. */
         this.answeredAt = null;
@@ -36,8 +36,9 @@ export class Stream {
         if (this.run) return;
         this.run = new AbortController();
         this.error = null;
-        // Before the page starts the stream, klad has answered who the user is.
-        this.answeredAt ??= Date.now();
+        this.isLive = false;
+        // A silence counts from here.
+        this.answeredAt = Date.now();
         this.follow(this.run.signal);
     }
 
@@ -47,9 +48,14 @@ export class Stream {
         this.run = null;
     }
 
+    /** The answer by which klad has turned the last attempt away, or null. */
+    get refusal() {
+        return !this.isLive && this.error instanceof ApiError ? this.error : null;
+    }
+
     /** Whether klad has not answered for more than three samples. */
     get isGone() {
-        return !this.isLive && this.run !== null && this.answeredAt !== null && Date.now() - this.answeredAt > GONE_MS;
+        return !this.isLive && this.run !== null && !this.refusal && Date.now() - this.answeredAt > GONE_MS;
     }
 
     get latest() {
@@ -65,6 +71,7 @@ export class Stream {
                 });
             } catch (error) {
                 this.error = error;
+                if (error instanceof ApiError) this.answeredAt = Date.now();
             }
             if (stopped.aborted) return;
             this.isLive = false;
@@ -121,7 +128,7 @@ export class Stream {
         if (kind === "help") this.help = read;
         else if (kind === "series") {
             this.set = new SeriesSet(read.series, read.interval_ms, read.started_ms);
-            this.leftOut = read.left_out || 0;
+            this.leftOut = read.left_out || false;
         } else if (kind === "history") read.samples.forEach((sample) => this.add(sample));
         else if (kind === "sample") this.add(read);
     }
@@ -133,9 +140,10 @@ export class Stream {
             const goesOn = isSameProcess(latest, sample);
             // After a reconnection the history repeats what the page already has.
             if (goesOn && up <= latest.up) return;
-            // When the time of day is set, older samples move with it: the axis has neither folds nor false gaps.
+            // When the clock is set back, older samples move with it, so that the axis has no fold. A step forward is
+            // a gap: the machine may have been suspended, and the time since klad's start does not count that.
             const step = t - latest.t - (goesOn ? up - latest.up : this.set.intervalMs);
-            if (goesOn ? Math.abs(step) > this.set.intervalMs : step < 0)
+            if (step < (goesOn ? -this.set.intervalMs : 0))
                 for (const older of this.samples) older.t += step;
         }
         this.samples.push(sample);

@@ -63,7 +63,11 @@ export function Stored({ value: { bytes, isLarge, encoding, size: stored, type }
             html`<p class="quiet">The value is stored with Content-Encoding: ${encoding}. It cannot be edited here,
             because the browser decodes it.</p>`
         }
-        ${bytes === null && html`<p class="problem">This value cannot be decoded. A download has the stored bytes.</p>`}
+        ${
+            bytes === null &&
+            html`<p class="problem">This value could not be read or decoded. Reload it, or download the stored
+            bytes.</p>`
+        }
         ${
             isLarge &&
             html`<p class="quiet">The value is too large to be shown. These are the first ${size(bytes.length)} of

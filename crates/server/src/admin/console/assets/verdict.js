@@ -11,9 +11,17 @@ const SYNC_BAD_S = 0.1;
 /** A queue whose oldest operation has never waited less than this is standing, seconds. */
 const QUEUE_AGE_S = 0.05;
 
-/** The codes of 503 and 507. Those of 4xx are the clients' mistakes, and count as another outcome. */
-const REFUSALS = ["overloaded", "no-room", "stalled", "no-space", "memory-full", "writes-stopped", "stopping"];
-REFUSALS.push("not-ready", "no-version", "too-many-connections");
+/** The codes of 503 and 507 of requests. Those of 4xx are the clients' mistakes, and count as another outcome. */
+const REFUSALS = [
+    "overloaded",
+    "no-room",
+    "stalled",
+    "no-space",
+    "memory-full",
+    "writes-stopped",
+    "stopping",
+    "no-version",
+];
 
 const DURATION = "klad_http_request_duration_seconds";
 const PHASE = "klad_http_request_phase_seconds";
@@ -105,11 +113,11 @@ const RULES = [
     function slowSyncs(now) {
         const sync = now.quantile("klad_wal_sync_seconds", 0.99);
         if (!(sync > SYNC_SLOW_S)) return null;
-        const put = now.quantile(DURATION, 0.99, { op: "put" });
+        const put = now.quantileWords(DURATION, 0.99, { op: "put" });
         const waits = partOf(now, "put", "sync") + partOf(now, "put", "queue");
         // Async writes do not wait for syncs.
         if (put == null || waits < 0.5) return null;
-        const text = "Writes wait for the disk: a sync takes " + seconds(sync) + " (p99), a put " + seconds(put) + ".";
+        const text = "Writes wait for the disk: a sync takes " + seconds(sync) + " (p99), a put " + put + ".";
         return sync > SYNC_BAD_S ? bad("syncs", text) : warning("syncs", text);
     },
     function refusals(now) {
@@ -156,7 +164,7 @@ const RULES = [
         return warning(
             "reads",
             "Reads wait for storage: a get takes " +
-                seconds(read) +
+                now.quantileWords(DURATION, 0.99, { op: "get" }) +
                 " (p99). Values that are not in memory are read from the disk.",
         );
     },
@@ -242,8 +250,8 @@ function summaryOf(now) {
     const rate = now.rate(DURATION + "_count");
     if (rate == null) return "The number of requests is not known yet.";
     if (rate === 0) return "No requests in the last ten seconds.";
-    const late = now.quantile(DURATION, 0.99, { op: { not: "changes" } });
+    const late = now.quantileWords(DURATION, 0.99, { op: { not: "changes" } });
     const [phase, part] = phasesOf(now)[0] || [];
     const where = phase ? " Most of their time (" + share(part) + ") goes to " + PHASES[phase] + "." : "";
-    return count(rate) + " requests/s" + (late == null ? "." : ", p99 " + seconds(late) + ".") + where;
+    return count(rate) + " requests/s" + (late == null ? "." : ", p99 " + late + ".") + where;
 }
