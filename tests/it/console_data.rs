@@ -166,7 +166,7 @@ fn a_save_that_takes_long_loses_nothing_and_leads_nowhere() {
     // Nothing can be typed meanwhile.
     open_key(&browser, &server, b"first");
     browser.click(".entry button", "Edit");
-    browser.fill("textarea", "y");
+    browser.fill("textarea", "yyy");
     browser.click(".editor button", "Save");
     browser.wait("held.length === 1 && document.querySelector('textarea').matches(':disabled')");
 
@@ -177,7 +177,8 @@ fn a_save_that_takes_long_loses_nothing_and_leads_nowhere() {
     browser.wait("questions === 1 && document.querySelector('.editor .grows input').value === 'second'");
     browser.run("window.mayLeave = false; held[0]()");
     browser.wait("answered === 1");
-    assert_eq!(server.client().get("/v1/kv/first").body, b"y");
+    assert_eq!(server.client().get("/v1/kv/first").body, b"yyy");
+    browser.wait("document.querySelector('.keys td.figures').textContent === '3\\u00a0B'");
     browser.run("location.hash = '#/care'");
     browser.wait("questions === 2 && document.querySelector('.editor .grows input').value === 'second'");
 

@@ -447,6 +447,11 @@ fn a_page_that_is_opened_hidden_asks_for_nothing_before_it_is_seen() {
     browser.before_each_page(
         "const real = window.fetch; window.asked = []; \
          Object.defineProperty(document, 'hidden', { get: () => !window.isSeen }); \
+         const listen = document.addEventListener; \
+         document.addEventListener = function (name, ...rest) { \
+             if (name === 'visibilitychange') setTimeout(() => { window.listens = true; }); \
+             return listen.call(this, name, ...rest); \
+         }; \
          window.fetch = (to, options) => { \
              if (to !== '/console/charts.json') asked.push(document.hidden); \
              return real(to, options); \
@@ -454,6 +459,8 @@ fn a_page_that_is_opened_hidden_asks_for_nothing_before_it_is_seen() {
     );
     open(&browser, &server, "now");
     browser.wait("document.querySelector('.start[role=status]')?.innerText === 'Asking klad …'");
+    // The page listens only after it could have asked.
+    browser.wait("window.listens");
     browser.wait("(window.isSeen = true, document.dispatchEvent(new Event('visibilitychange')), asked.length > 2)");
     assert_eq!(browser.run("return asked.includes(true)"), false);
 }

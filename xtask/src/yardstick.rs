@@ -32,7 +32,7 @@ mod redis;
 /// The number of keys that the caches of klad and Redis hold.
 const CACHED_KEYS: u64 = 1_000_000;
 
-/// The loads after which the value cache has almost all keys that it can hold. A value enters it when it is read;
+/// The loads before the first round, which fill most of the value cache. A value enters it when it is read;
 /// in Redis all values are in memory since they were written.
 const WARM_UP_LOADS: u32 = 5;
 

@@ -72,7 +72,7 @@ const OTHER_DESCRIPTORS: u64 = 300;
 const FILL_BATCH_ITEMS: u64 = 1_000;
 
 /// The room for the rest of an operation in a batch, bytes: its key, the names of its fields, and a value that is made
-/// by a format. With longer keys a batch can be too long for the server; then the fill ends with status 413.
+/// by a format. With longer keys a batch can be too long for the server; then the fill ends with status 413 or 503.
 const FILL_ITEM_BYTES: u64 = 4 << 10;
 
 /// The longest wait for the answer to the question whether the server takes batches.
@@ -211,7 +211,13 @@ fn batch_items(plan: &Plan, values: &Values) -> u64 {
     let limits = request.call().ok().and_then(|mut answer| answer.body_mut().read_to_string().ok());
     let limits = limits.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
     let limit = |name: &str| limits.as_ref()?[name].as_u64();
-    let (Some(items), Some(bytes)) = (limit("batch_items_max"), limit("batch_bytes_max")) else { return 1 };
+    let [Some(items), Some(batch_bytes), Some(body_bytes)] =
+        ["batch_items_max", "batch_bytes_max", "value_bytes_max"].map(limit)
+    else {
+        return 1;
+    };
+    // A server with little memory may have room for one value of the largest size only.
+    let bytes = batch_bytes.min(body_bytes);
     let value_bytes = match values {
         Values::Random { sizes, .. } => sizes.max as u64,
         Values::Format(_) => 0,

@@ -12,10 +12,10 @@ use klad_lab::scenario::Peer;
 use klad_lab::server::ServerKind;
 use rustix::process::Pid;
 
-use super::{Bound, Comparison, Yardstick, served};
+use super::{Bound, Comparison, PATIENCE, Yardstick, served};
 use crate::profile_cost::cpu_of;
 
-/// The numbers of connections that send requests at once.
+/// The numbers of connections that send requests at once. The CPU time includes that of opening them.
 const ACTIVE: [(&str, u32); 3] =
     [("GET, 64 connections", 64), ("GET, 1,000 connections", 1_000), ("GET, 10,000 connections", 10_000)];
 
@@ -35,7 +35,8 @@ impl<'a> Yardstick<'a> {
         let peer =
             Peer { command: words.to_vec(), ready: "/".to_owned(), files: BTreeMap::new(), path: None, fill: false };
         let echo = ServerKind::Peer { peer: &peer, klad: self.setup.program() };
-        let klad = self.setup.serve("connections", &["--memory", "1GiB", "--threads", "1"])?;
+        let klad =
+            self.setup.serve("connections", &["--memory", "1GiB", "--threads", "1", "--connections-max", "10000"])?;
         let servers = Rc::new([klad, self.setup.serve_kind(echo, "echo")?]);
         self.load(&servers[0], &format!("--workload put --fill {KEYS} --keys {KEYS}"))?;
         let load = format!("--workload get --keys {KEYS} --key-order uniform --closed");
@@ -61,6 +62,7 @@ impl<'a> Yardstick<'a> {
 /// What [`IDLE`] open connections add to the resident memory of a server, KiB each: without a request, and after one.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
 fn memory_of_connections(address: SocketAddr, server: Pid) -> Result<[f64; 2]> {
+    std::thread::sleep(REST);
     let before = resident_pages(server)?;
     let each = || -> Result<f64> {
         std::thread::sleep(REST);
@@ -71,8 +73,10 @@ fn memory_of_connections(address: SocketAddr, server: Pid) -> Result<[f64; 2]> {
     let idle = each()?;
     for connection in &mut connections {
         connection.write_all(b"GET /v0/entity?id=key1 HTTP/1.1\r\nHost: klad\r\n\r\n")?;
+        connection.set_read_timeout(Some(PATIENCE))?;
         let mut answer = [0; 4096];
-        ensure!(connection.read(&mut answer)? > 0, "the server closes a connection instead of an answer");
+        let length = connection.read(&mut answer)?;
+        ensure!(answer[..length].starts_with(b"HTTP/1.1 200"), "a connection has no answer with 200");
     }
     Ok([idle, each()?])
 }

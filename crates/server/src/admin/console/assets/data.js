@@ -44,7 +44,7 @@ function Browser({ rest, session }) {
     const [isNew, setNew] = useState(0);
     const [changes, setChanges] = useState(0);
     const canWrite = session.access === "read-write";
-    const changed = () => setChanges(changes + 1);
+    const changed = () => setChanges((count) => count + 1);
     useEffect(() => setNew(0), [rest]);
     const open = (key) => {
         setNew(0);
@@ -59,10 +59,7 @@ function Browser({ rest, session }) {
             ${
                 isNew > 0 &&
                 html`<section class="entry" aria-label="A new key">
-                <${Editor} key=${isNew} first=${prefix} onDone=${(key) => {
-                    changed();
-                    open(key);
-                }} onCancel=${() => setNew(0)} /></section>`
+                <${Editor} key=${isNew} first=${prefix} onStored=${changed} onDone=${open} onCancel=${() => setNew(0)} /></section>`
             }
             ${!isNew && key && html`<${Entry} key=${toBase64Url(key)} prefix=${prefix} of=${key} canWrite=${canWrite}
                 onChange=${changed} />`}
@@ -208,12 +205,12 @@ function Entry({ prefix, of: key, canWrite, onChange }) {
     }, []);
     const done = () => {
         setMode("view");
-        onChange();
         return load();
     };
     const act = async (change) => {
         try {
             await change();
+            onChange();
             await done();
         } catch (error) {
             setMode("view");
@@ -238,7 +235,7 @@ function Entry({ prefix, of: key, canWrite, onChange }) {
             class="button" onClick=${() => setMode("edit")}>Create it</button>`}</p>`}
         ${
             mode === "edit" &&
-            html`<${Editor} of=${key} value=${value} onDone=${done} onCancel=${() => {
+            html`<${Editor} of=${key} value=${value} onStored=${onChange} onDone=${done} onCancel=${() => {
                 setMode("view");
                 load();
             }} />`

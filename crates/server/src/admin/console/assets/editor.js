@@ -33,7 +33,7 @@ function useUnsaved(isChanged) {
 }
 
 /** `of`: the key; without it the user gives one that begins with `first`. `value`: as `read` returns it, or null. */
-export function Editor({ of: key, first, value, onDone, onCancel }) {
+export function Editor({ of: key, first, value, onStored, onDone, onCancel }) {
     const [name, setName] = useState(key ? "" : escape(first));
     // The value that the change is based on. After a conflict it is the other client's.
     const [base, setBase] = useState(value || null);
@@ -93,6 +93,7 @@ export function Editor({ of: key, first, value, onDone, onCancel }) {
                 setProblem("");
                 return;
             }
+            onStored();
             // The user has left meanwhile.
             if (!isHere.current) return;
             // What follows may lead to another key before this editor has gone.

@@ -119,7 +119,7 @@ function bound(le) {
 
 /** Estimates a quantile as Prometheus does: linear within its bucket. Null without values. */
 export function quantileOf(counts, quantile) {
-    const total = counts.reduce((sum, [, count]) => sum + count, 0);
+    const total = totalOf(counts);
     if (total === 0) return null;
     let left = quantile * total;
     let lower = 0;
@@ -129,6 +129,10 @@ export function quantileOf(counts, quantile) {
         if (upper !== Infinity) lower = upper;
     }
     return lower;
+}
+
+function totalOf(counts) {
+    return counts.reduce((sum, [, count]) => sum + count, 0);
 }
 
 /** Reads figures of the time between two samples: for the sentences at the top of the view Now, and its tiles. */
@@ -185,10 +189,11 @@ export class Between {
 
     /** A quantile of times in words. In the last bucket only its lower bound is known: "> 60 s". Null without values. */
     quantileWords(family, quantile, where) {
-        const value = this.quantile(family, quantile, where);
+        const counts = buckets(this.from, this.to, family, where);
+        const value = counts && quantileOf(counts, quantile);
         if (value == null) return null;
-        const bounds = buckets(this.from, this.to, family, where).map(([upper]) => upper);
-        return (value >= Math.max(...bounds.filter(isFinite)) ? "> " : "") + seconds(value);
+        const within = totalOf(counts.filter(([upper]) => isFinite(upper)));
+        return (quantile * totalOf(counts) > within ? "> " : "") + seconds(value);
     }
 }
 

@@ -113,11 +113,12 @@ const RULES = [
     function slowSyncs(now) {
         const sync = now.quantile("klad_wal_sync_seconds", 0.99);
         if (!(sync > SYNC_SLOW_S)) return null;
+        const took = now.quantileWords("klad_wal_sync_seconds", 0.99);
         const put = now.quantileWords(DURATION, 0.99, { op: "put" });
         const waits = partOf(now, "put", "sync") + partOf(now, "put", "queue");
         // Async writes do not wait for syncs.
         if (put == null || waits < 0.5) return null;
-        const text = "Writes wait for the disk: a sync takes " + seconds(sync) + " (p99), a put " + put + ".";
+        const text = "Writes wait for the disk: a sync takes " + took + " (p99), a put " + put + ".";
         return sync > SYNC_BAD_S ? bad("syncs", text) : warning("syncs", text);
     },
     function refusals(now) {
