@@ -9,6 +9,7 @@
 //! All servers run on one core from the beginning, and the loads on the other. The last figures are of a bulk load, on
 //! both cores.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -223,26 +224,32 @@ impl<'a> Yardstick<'a> {
 
     /// Reads from the page cache, beside a klad that does all reads on the worker.
     fn page_cache(self) -> Result<Vec<Comparison<'a>>> {
-        let load = format!("--workload get --keys {PAGE_KEYS} --key-order uniform");
+        const EXECUTIONS: [&str; 2] = ["adaptive", "inline"];
+        let options = format!("--workload get --keys {PAGE_KEYS} --key-order uniform");
         let serve = |execution| {
             self.fill(execution, PAGE_KEYS, "100B")?;
             self.setup.serve(execution, &["--memory", "64MiB", "--execution", execution])
         };
-        let servers = Rc::new([serve("adaptive")?, serve("inline")?]);
-        for server in &*servers {
-            // Reads the tables into the page cache.
-            self.load(server, &load)?;
+        let servers = [serve(EXECUTIONS[0])?, serve(EXECUTIONS[1])?];
+        let load = Rc::new(move |side: Side, options: &str| {
+            self.read_tables(EXECUTIONS[side as usize])?;
+            self.bench(&servers[side as usize].url(), options)
+        });
+        let closed = format!("{options} --closed");
+        for side in [Side::Klad, Side::Control] {
+            // Reads indexes and filters into memory.
+            load(side, &closed)?;
         }
-        let at_rate = per_s(&self.load(&servers[1], &load)?) * SHARE_OF_CAPACITY;
-        let (closed, of_rate) = (load.clone(), format!("{load} --rate {at_rate:.0} --lag-max 5ms"));
-        let (one, other) = (servers.clone(), servers);
+        let at_rate = per_s(&load(Side::Control, &closed)?) * SHARE_OF_CAPACITY;
+        let of_rate = format!("{options} --rate {at_rate:.0} --lag-max 5ms");
+        let loaded = load.clone();
         Ok(vec![
             Comparison::new("page cache, GET", "requests/s", Bound::AtLeast(1.0), move |side| {
-                Ok(per_s(&self.load(&one[side as usize], &closed)?))
+                Ok(per_s(&load(side, &closed)?))
             }),
             Comparison::new("page cache, GET at 70 %, p99", "us", Bound::AtMost(1.2), move |side| {
-                let result = self.bench(&other[side as usize].url(), &of_rate)?;
-                Ok(result.measured.response.at(99.0).context("the result has no p99")?.value_us)
+                let response = loaded(side, &of_rate)?.measured.response;
+                Ok(response.at(99.0).context("the result has no p99")?.value_us)
             }),
         ])
     }
@@ -330,6 +337,18 @@ impl<'a> Yardstick<'a> {
         command.arg(self.setup.directory().join(name));
         let status = self.setup.start(command)?.wait(PATIENCE)?.context("a fill does not end")?;
         ensure!(status.success(), "a fill failed: {status}");
+        Ok(())
+    }
+
+    /// Reads all tables of the data directory `name`, so that the page cache has them. A fill drops pages from it, and so do
+    /// kernels that reclaim what was not used for a minute (DAMON).
+    fn read_tables(self, name: &str) -> Result<()> {
+        for entry in std::fs::read_dir(self.setup.directory().join(name).join("rocksdb"))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "sst") {
+                std::io::copy(&mut File::open(path)?, &mut std::io::sink())?;
+            }
+        }
         Ok(())
     }
 

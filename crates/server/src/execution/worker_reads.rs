@@ -12,9 +12,9 @@
 //! ```
 //!
 //! The budget limits what a slow disk costs a worker: [`WORKER_READ_SLEEP_MAX`] at once, and one part in
-//! [`WORKER_READ_SLEEP_PARTS`] of the time. One read may exceed it, and becomes a debt. A read that was long because
-//! other threads had the core is not a sleep: the kernel tells how often a thread has slept. `worker_context` and
-//! `adaptive` call this.
+//! [`WORKER_READ_SLEEP_PARTS`] of the time. One read may exceed it, and becomes a debt. Of a sleep that is shorter than
+//! [`SHORT_SLEEP_MAX`], only one part in [`SHORT_SLEEP_PARTS`] counts. A read that was long because other threads had
+//! the core is not a sleep: the kernel tells how often a thread has slept. `worker_context` and `adaptive` call this.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use bytes::Bytes;
 
 use crate::execution::phases::{OperationTimes, Phases};
 use crate::limits::{
-    CACHED_READ_MAX, LOOK_EVERY, LOOKS_AVERAGED, LOOKS_FOUND_MIN, QUICK_READ_MAX, QUICK_READS_MIN, SLOW_READS_MAX,
-    WORKER_READ_SLEEP_MAX, WORKER_READ_SLEEP_PARTS,
+    CACHED_READ_MAX, LOOK_EVERY, LOOKS_AVERAGED, LOOKS_FOUND_MIN, QUICK_READ_MAX, QUICK_READS_MIN, SHORT_SLEEP_MAX,
+    SHORT_SLEEP_PARTS, SLOW_READS_MAX, WORKER_READ_SLEEP_MAX, WORKER_READ_SLEEP_PARTS,
 };
 use klad_base::clock;
 use klad_base::os::scheduler;
@@ -160,7 +160,8 @@ impl WorkerReads {
         let sleeps = scheduler::thread_sleeps();
         if self.sleeps.replace(Some(sleeps)) != Some(sleeps) {
             self.refill(now);
-            self.left_ns.set(self.left_ns.get().saturating_sub(nanoseconds(time)));
+            let counted = if time < SHORT_SLEEP_MAX { time / SHORT_SLEEP_PARTS } else { time };
+            self.left_ns.set(self.left_ns.get().saturating_sub(nanoseconds(counted)));
         }
         if self.left_ns.get() <= 0 || self.slow.get() >= SLOW_READS_MAX {
             self.stop(quick_reads);
@@ -270,12 +271,20 @@ mod tests {
     }
 
     #[test]
-    fn reads_of_a_quick_disk_count_too() {
-        let (worker_reads, quick_reads) = (WorkerReads::new(), quick());
-        assert!(worker_reads.are_on(&quick_reads));
-        worker_reads.left_ns.set(nanoseconds(CACHED_READ_MAX));
-        sleeps(&worker_reads, &quick_reads, CACHED_READ_MAX);
-        assert!(!worker_reads.on.get());
+    fn of_short_sleeps_only_a_part_counts() {
+        for (time, counted) in [
+            (CACHED_READ_MAX, CACHED_READ_MAX / SHORT_SLEEP_PARTS),
+            (SHORT_SLEEP_MAX / 2, SHORT_SLEEP_MAX / 2 / SHORT_SLEEP_PARTS),
+            (SHORT_SLEEP_MAX, SHORT_SLEEP_MAX),
+        ] {
+            for (left, is_on) in [(counted, false), (counted + Duration::from_nanos(1), true)] {
+                let (worker_reads, quick_reads) = (WorkerReads::new(), quick());
+                assert!(worker_reads.are_on(&quick_reads));
+                worker_reads.left_ns.set(nanoseconds(left));
+                sleeps(&worker_reads, &quick_reads, time);
+                assert_eq!(worker_reads.on.get(), is_on, "{time:?} with {left:?} left");
+            }
+        }
     }
 
     #[test]

@@ -32,3 +32,11 @@ pub const WORKER_READ_SLEEP_MAX: Duration = Duration::from_millis(5);
 
 /// In the long run, reads of storage on a worker may sleep for one part in this many of the time.
 pub const WORKER_READ_SLEEP_PARTS: u32 = 500;
+
+/// A shorter sleep hardly delays the worker's other answers. A quick disk causes it, for the few pages that are missing in
+/// the page cache.
+pub const SHORT_SLEEP_MAX: Duration = Duration::from_micros(500);
+
+/// A short sleep counts as one part in this many of its time. So short sleeps may take 2 % of the time: less than to hand
+/// all reads over.
+pub const SHORT_SLEEP_PARTS: u32 = 10;
