@@ -199,7 +199,7 @@ struct Yardstick<'a> {
 impl<'a> Yardstick<'a> {
     /// GETs beside a Redis without persistence, and PUTs beside a Redis that syncs its log once a second.
     fn pipelines(self) -> Result<Vec<Comparison<'a>>> {
-        let klad = Rc::new(self.setup.serve("pipelines", &["--memory", "1GiB", "--durability", "async"])?);
+        let klad = Rc::new(self.setup.serve("pipelines", &["--memory", "2GiB", "--durability", "async"])?);
         self.load(&klad, &format!("--workload put --fill {CACHED_KEYS}"))?;
         let mut comparisons = Vec::new();
         for (name, workload, test, options) in [

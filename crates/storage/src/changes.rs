@@ -71,7 +71,7 @@ impl Bell {
     }
 
     /// Calls the listeners if the bell was armed. The commit section calls it after a commit is visible.
-    #[cfg(feature = "rocksdb")]
+    #[cfg(any(test, feature = "rocksdb"))]
     pub(crate) fn ring(&self) {
         // The commit became visible before this read. Without the fence the processor could read first, and a reader
         // that armed the bell in between would sleep although it has not seen the commit.
