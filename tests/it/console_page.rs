@@ -484,11 +484,13 @@ fn the_page_says_that_klad_has_gone_and_recovers_when_it_is_back() {
     open(&browser, &first, "now");
     let live = "document.querySelector('.live').dataset.live === 'true'";
     browser.wait(live);
+    browser.wait("document.querySelector('.brand').textContent.includes('rocksdb, adaptive')");
     first.kill();
     browser
         .wait("/klad has not answered since \\d\\d:\\d\\d:\\d\\d/.test(document.querySelector('.gone').textContent)");
-    let again = builder.arg("--admin-listen", &admin.to_string()).start();
+    let again = builder.arg("--admin-listen", &admin.to_string()).arg("--execution", "inline").start();
     browser.wait(live);
+    browser.wait("document.querySelector('.brand').textContent.includes('rocksdb, inline')");
     browser.wait("document.querySelector('.gone').hidden && document.querySelector('.gone').textContent === ''");
     assert_eq!(again.admin, admin);
     let shown: Value = browser.run("return document.querySelectorAll('.chart').length");

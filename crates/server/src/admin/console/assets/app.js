@@ -106,6 +106,11 @@ function App({ charts }) {
         };
         tryToEnter();
     }, []);
+    const started = stream.set && stream.set.startedMs;
+    useEffect(() => {
+        // A klad that was started again may be another version, with other options.
+        if (session && started !== null && started !== session.started_ms) enter().catch(setError);
+    }, [started]);
     useEffect(() => {
         const name = VIEWS.find((known) => known.id === view).title;
         document.title = name + " · klad console";
