@@ -9,8 +9,8 @@
 //! All servers run on one core from the beginning, and the loads on the other. The last figures are of a bulk load, on
 //! both cores.
 
-use std::fs::File;
 use std::path::PathBuf;
+use std::process::Command;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
 use klad_bench::recorder::Outcome;
 use klad_bench::result::RunResult;
+use klad_lab::process::RunningProcess;
 use klad_lab::server::RunningServer;
 
 use self::bare_engine::BareEngine;
@@ -224,17 +225,14 @@ impl<'a> Yardstick<'a> {
 
     /// Reads from the page cache, beside a klad that does all reads on the worker.
     fn page_cache(self) -> Result<Vec<Comparison<'a>>> {
-        const EXECUTIONS: [&str; 2] = ["adaptive", "inline"];
         let options = format!("--workload get --keys {PAGE_KEYS} --key-order uniform");
-        let serve = |execution| {
+        let serve = |execution| -> Result<_> {
             self.fill(execution, PAGE_KEYS, "100B")?;
-            self.setup.serve(execution, &["--memory", "64MiB", "--execution", execution])
+            let tables = self.hold_in_page_cache(execution)?;
+            Ok((self.setup.serve(execution, &["--memory", "64MiB", "--execution", execution])?, tables))
         };
-        let servers = [serve(EXECUTIONS[0])?, serve(EXECUTIONS[1])?];
-        let load = Rc::new(move |side: Side, options: &str| {
-            self.read_tables(EXECUTIONS[side as usize])?;
-            self.bench(&servers[side as usize].url(), options)
-        });
+        let servers = [serve("adaptive")?, serve("inline")?];
+        let load = Rc::new(move |side: Side, options: &str| self.bench(&servers[side as usize].0.url(), options));
         let closed = format!("{options} --closed");
         for side in [Side::Klad, Side::Control] {
             // Reads indexes and filters into memory.
@@ -340,16 +338,12 @@ impl<'a> Yardstick<'a> {
         Ok(())
     }
 
-    /// Reads all tables of the data directory `name`, so that the page cache has them. A fill drops pages from it, and so do
-    /// kernels that reclaim what was not used for a minute (DAMON).
-    fn read_tables(self, name: &str) -> Result<()> {
-        for entry in std::fs::read_dir(self.setup.directory().join(name).join("rocksdb"))? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "sst") {
-                std::io::copy(&mut File::open(path)?, &mut std::io::sink())?;
-            }
-        }
-        Ok(())
+    /// Locks the tables of the data directory `name` in the page cache, until the program ends that this returns. A fill
+    /// drops pages, and so do kernels that reclaim what was not used for a minute (DAMON).
+    fn hold_in_page_cache(self, name: &str) -> Result<RunningProcess> {
+        let mut command = Command::new("vmtouch");
+        command.args(["-q", "-l"]).arg(self.setup.directory().join(name).join("rocksdb"));
+        self.setup.start(command).context("install vmtouch (Debian: vmtouch)")
     }
 
     /// Sends as many requests as a server answers.

@@ -37,6 +37,6 @@ pub const WORKER_READ_SLEEP_PARTS: u32 = 500;
 /// the page cache.
 pub const SHORT_SLEEP_MAX: Duration = Duration::from_micros(500);
 
-/// A short sleep counts as one part in this many of its time. So short sleeps may take 2 % of the time: less than to hand
+/// A short sleep counts as one part in this many of its time. So short sleeps may take 10 % of the time: less than to hand
 /// all reads over.
-pub const SHORT_SLEEP_PARTS: u32 = 10;
+pub const SHORT_SLEEP_PARTS: u32 = 50;
