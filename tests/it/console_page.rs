@@ -477,8 +477,7 @@ fn hostile_keys_and_values_are_shown_as_text_and_can_be_used() {
 #[test]
 fn the_page_says_that_klad_has_gone_and_recovers_when_it_is_back() {
     let data = tempfile::tempdir().unwrap();
-    let builder = ServerBuilder::new("rocksdb").data(data.path());
-    let first = builder.start();
+    let first = ServerBuilder::new("rocksdb").data(data.path()).start();
     let admin: SocketAddr = first.admin;
     let browser = Browser::start();
     open(&browser, &first, "now");
@@ -488,7 +487,8 @@ fn the_page_says_that_klad_has_gone_and_recovers_when_it_is_back() {
     first.kill();
     browser
         .wait("/klad has not answered since \\d\\d:\\d\\d:\\d\\d/.test(document.querySelector('.gone').textContent)");
-    let again = builder.arg("--admin-listen", &admin.to_string()).arg("--execution", "inline").start();
+    let again =
+        ServerBuilder::new("rocksdb/inline").data(data.path()).arg("--admin-listen", &admin.to_string()).start();
     browser.wait(live);
     browser.wait("document.querySelector('.brand').textContent.includes('rocksdb, inline')");
     browser.wait("document.querySelector('.gone').hidden && document.querySelector('.gone').textContent === ''");
