@@ -198,7 +198,8 @@ struct Yardstick<'a> {
 }
 
 impl<'a> Yardstick<'a> {
-    /// GETs beside a Redis without persistence, and PUTs beside a Redis that syncs its log once a second.
+    /// GETs beside a Redis without persistence and beside an echo, and PUTs beside a Redis that syncs its log once a
+    /// second.
     fn pipelines(self) -> Result<Vec<Comparison<'a>>> {
         let klad = Rc::new(self.setup.serve("pipelines", &["--memory", "2GiB", "--durability", "async"])?);
         self.load(&klad, &format!("--workload put --fill {CACHED_KEYS}"))?;
@@ -220,6 +221,14 @@ impl<'a> Yardstick<'a> {
             };
             comparisons.push(Comparison::new(name, "requests/s", Bound::AtLeast(1.0), measure));
         }
+        let echo = self.echo("echo-pipelines")?;
+        let load = format!("--workload get --keys {CACHED_KEYS} --key-order uniform --pipeline 16");
+        comparisons.push(Comparison::new(
+            "pipelines of 16, GET, beside a bare HTTP echo",
+            "requests/s",
+            Bound::AtLeast(1.0),
+            move |side| Ok(per_s(&self.load(if side == Side::Klad { &klad } else { &echo }, &load)?)),
+        ));
         Ok(comparisons)
     }
 
@@ -338,12 +347,27 @@ impl<'a> Yardstick<'a> {
         Ok(())
     }
 
-    /// Locks the tables of the data directory `name` in the page cache, until the program ends that this returns. A fill
-    /// drops pages, and so do kernels that reclaim what was not used for a minute (DAMON).
+    /// Locks the tables of the data directory `name` in the page cache, while the returned process runs. A fill drops
+    /// pages, and so do kernels that reclaim what was not used for a minute (DAMON).
     fn hold_in_page_cache(self, name: &str) -> Result<RunningProcess> {
+        let directory = self.setup.directory().join(name).join("rocksdb");
+        let mut bytes = 0;
+        for entry in std::fs::read_dir(&directory)? {
+            let entry = entry?;
+            if entry.path().extension().is_some_and(|extension| extension == "sst") {
+                bytes += entry.metadata()?.len();
+            }
+        }
         let mut command = Command::new("vmtouch");
-        command.args(["-q", "-l"]).arg(self.setup.directory().join(name).join("rocksdb"));
-        self.setup.start(command).context("install vmtouch (Debian: vmtouch)")
+        command.args(["-q", "-l"]).arg(directory);
+        let mut process = self.setup.start(command).context("install vmtouch (Debian: vmtouch)")?;
+        let deadline = Instant::now() + PATIENCE;
+        while process.memory_locked().is_none_or(|locked| locked < bytes) {
+            let ended = process.wait(Duration::from_millis(10))?;
+            let why = "as root, or with a higher ulimit -l, vmtouch could lock the tables in memory";
+            ensure!(ended.is_none() && Instant::now() < deadline, why);
+        }
+        Ok(process)
     }
 
     /// Sends as many requests as a server answers.

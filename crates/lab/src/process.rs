@@ -114,6 +114,12 @@ impl RunningProcess {
         Some(self.process()?.status().ok()?.vmhwm? * 1024)
     }
 
+    /// Returns the number of bytes that the process has locked in memory. `None`: it has ended.
+    #[must_use]
+    pub fn memory_locked(&self) -> Option<u64> {
+        Some(self.process()?.status().ok()?.vmlck? * 1024)
+    }
+
     fn process(&self) -> Option<Process> {
         Process::new(i32::try_from(self.child.id()).ok()?).ok()
     }
@@ -174,5 +180,6 @@ mod tests {
             assert!(running.wait(Duration::from_millis(5)).expect("waited").is_none());
         }
         assert!(running.memory_max().expect("known") > 100_000);
+        assert_eq!(running.memory_locked(), Some(0));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use klad_lab::scenario::Peer;
-use klad_lab::server::ServerKind;
+use klad_lab::server::{RunningServer, ServerKind};
 use rustix::process::Pid;
 
 use super::{Bound, Comparison, PATIENCE, Yardstick, served};
@@ -29,15 +29,19 @@ const KEYS: u32 = 100_000;
 const REST: Duration = Duration::from_secs(1);
 
 impl<'a> Yardstick<'a> {
-    /// Prints the memory of a connection, and compares GETs with those of an echo.
-    pub(super) fn connections(self) -> Result<Vec<Comparison<'a>>> {
+    /// Starts a bare HTTP echo, whose directory is `name`.
+    pub(super) fn echo(self, name: &str) -> Result<RunningServer> {
         let words = ["{klad}", "lab", "echo", "--listen", "{address}"].map(str::to_owned);
         let peer =
             Peer { command: words.to_vec(), ready: "/".to_owned(), files: BTreeMap::new(), path: None, fill: false };
-        let echo = ServerKind::Peer { peer: &peer, klad: self.setup.program() };
+        self.setup.serve_kind(ServerKind::Peer { peer: &peer, klad: self.setup.program() }, name)
+    }
+
+    /// Prints the memory of a connection, and compares GETs with those of an echo.
+    pub(super) fn connections(self) -> Result<Vec<Comparison<'a>>> {
         let klad =
             self.setup.serve("connections", &["--memory", "1GiB", "--threads", "1", "--connections-max", "10000"])?;
-        let servers = Rc::new([klad, self.setup.serve_kind(echo, "echo")?]);
+        let servers = Rc::new([klad, self.echo("echo")?]);
         self.load(&servers[0], &format!("--workload put --fill {KEYS} --keys {KEYS}"))?;
         let load = format!("--workload get --keys {KEYS} --key-order uniform --closed");
         println!("memory of a connection without a request, and of one that has had its answer:");

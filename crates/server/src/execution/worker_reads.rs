@@ -6,15 +6,16 @@
 //! ```text
 //!   handed over ──QUICK_READS_MIN reads of storage threads in a row take < QUICK_READ_MAX──▶ on the worker
 //!        ▲                                                                                          │
-//!        ├──────────────────── reads on the worker have slept longer than the budget ───────────────┤
+//!        ├──────────────────── reads on the worker have slept longer than a budget ────────────────┤
 //!        ├──────────────────── SLOW_READS_MAX in a row take ≥ QUICK_READ_MAX ───────────────────────┤
 //!        └──────────────────── the value is large ──────────────────────────────────────────────────┘
 //! ```
 //!
-//! The budget limits what a slow disk costs a worker: [`WORKER_READ_SLEEP_MAX`] at once, and one part in
-//! [`WORKER_READ_SLEEP_PARTS`] of the time. One read may exceed it, and becomes a debt. Of a sleep that is shorter than
-//! [`SHORT_SLEEP_MAX`], only one part in [`SHORT_SLEEP_PARTS`] counts. A read that was long because other threads had
-//! the core is not a sleep: the kernel tells how often a thread has slept. `worker_context` and `adaptive` call this.
+//! The budgets limit what a slow disk costs a worker: [`WORKER_READ_SLEEP_MAX`] at once, and one part in
+//! [`LONG_SLEEP_PARTS`] of the time. Sleeps below [`SHORT_SLEEP_MAX`] have a budget of their own, one part in
+//! [`SHORT_SLEEP_PARTS`]. One read may exceed a budget, and becomes a debt. A read that was long because other threads
+//! had the core is not a sleep: the kernel tells how often a thread has slept. `worker_context` and `adaptive` call
+//! this.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ use bytes::Bytes;
 
 use crate::execution::phases::{OperationTimes, Phases};
 use crate::limits::{
-    CACHED_READ_MAX, LOOK_EVERY, LOOKS_AVERAGED, LOOKS_FOUND_MIN, QUICK_READ_MAX, QUICK_READS_MIN, SHORT_SLEEP_MAX,
-    SHORT_SLEEP_PARTS, SLOW_READS_MAX, WORKER_READ_SLEEP_MAX, WORKER_READ_SLEEP_PARTS,
+    CACHED_READ_MAX, LONG_SLEEP_PARTS, LOOK_EVERY, LOOKS_AVERAGED, LOOKS_FOUND_MIN, QUICK_READ_MAX, QUICK_READS_MIN,
+    SHORT_SLEEP_MAX, SHORT_SLEEP_PARTS, SLOW_READS_MAX, WORKER_READ_SLEEP_MAX,
 };
 use klad_base::clock;
 use klad_base::os::scheduler;
@@ -53,14 +54,42 @@ impl QuickReads {
     }
 }
 
+/// How long reads on a worker may still sleep.
+#[derive(Debug)]
+struct SleepBudget {
+    /// Nanoseconds. Negative: a debt.
+    left_ns: Cell<i64>,
+    /// It grows by one part in this many of the time.
+    parts: u32,
+}
+
+impl SleepBudget {
+    fn new(parts: u32) -> SleepBudget {
+        SleepBudget { left_ns: Cell::new(nanoseconds(WORKER_READ_SLEEP_MAX)), parts }
+    }
+
+    fn refill(&self, passed: Duration) {
+        let left_ns = self.left_ns.get().saturating_add(nanoseconds(passed / self.parts));
+        self.left_ns.set(left_ns.min(nanoseconds(WORKER_READ_SLEEP_MAX)));
+    }
+
+    fn spend(&self, time: Duration) {
+        self.left_ns.set(self.left_ns.get().saturating_sub(nanoseconds(time)));
+    }
+
+    fn is_spent(&self) -> bool {
+        self.left_ns.get() <= 0
+    }
+}
+
 /// One worker's decision.
 #[derive(Debug)]
 pub(super) struct WorkerReads {
     on: Cell<bool>,
-    /// How long reads on this worker may still sleep, ns. Negative: a debt.
-    left_ns: Cell<i64>,
-    /// When `left_ns` was last updated.
-    updated: Cell<Instant>,
+    short_sleeps: SleepBudget,
+    long_sleeps: SleepBudget,
+    /// When the budgets were last refilled.
+    refilled: Cell<Instant>,
     /// How often the thread had slept at its first read of this loop iteration.
     sleeps: Cell<Option<u64>>,
     /// The number of reads in a row that took [`QUICK_READ_MAX`] or longer.
@@ -75,8 +104,9 @@ impl WorkerReads {
     pub(super) fn new() -> WorkerReads {
         WorkerReads {
             on: Cell::new(false),
-            left_ns: Cell::new(nanoseconds(WORKER_READ_SLEEP_MAX)),
-            updated: Cell::new(clock::now()),
+            short_sleeps: SleepBudget::new(SHORT_SLEEP_PARTS),
+            long_sleeps: SleepBudget::new(LONG_SLEEP_PARTS),
+            refilled: Cell::new(clock::now()),
             sleeps: Cell::new(None),
             slow: Cell::new(0),
             number: Cell::new(0),
@@ -108,7 +138,7 @@ impl WorkerReads {
     pub(super) fn are_on(&self, quick_reads: &QuickReads) -> bool {
         if !self.on.get() && quick_reads.are_enough() {
             self.refill(clock::now());
-            self.on.set(self.left_ns.get() > 0);
+            self.on.set(!self.is_spent());
         }
         self.on.get()
     }
@@ -160,10 +190,10 @@ impl WorkerReads {
         let sleeps = scheduler::thread_sleeps();
         if self.sleeps.replace(Some(sleeps)) != Some(sleeps) {
             self.refill(now);
-            let counted = if time < SHORT_SLEEP_MAX { time / SHORT_SLEEP_PARTS } else { time };
-            self.left_ns.set(self.left_ns.get().saturating_sub(nanoseconds(counted)));
+            let budget = if time < SHORT_SLEEP_MAX { &self.short_sleeps } else { &self.long_sleeps };
+            budget.spend(time);
         }
-        if self.left_ns.get() <= 0 || self.slow.get() >= SLOW_READS_MAX {
+        if self.is_spent() || self.slow.get() >= SLOW_READS_MAX {
             self.stop(quick_reads);
         }
     }
@@ -180,10 +210,14 @@ impl WorkerReads {
         self.sleeps.set(None);
     }
 
+    fn is_spent(&self) -> bool {
+        self.short_sleeps.is_spent() || self.long_sleeps.is_spent()
+    }
+
     fn refill(&self, now: Instant) {
-        let passed = now.saturating_duration_since(self.updated.replace(now));
-        let left_ns = self.left_ns.get().saturating_add(nanoseconds(passed / WORKER_READ_SLEEP_PARTS));
-        self.left_ns.set(left_ns.min(nanoseconds(WORKER_READ_SLEEP_MAX)));
+        let passed = now.saturating_duration_since(self.refilled.replace(now));
+        self.short_sleeps.refill(passed);
+        self.long_sleeps.refill(passed);
     }
 }
 
@@ -226,8 +260,8 @@ mod tests {
     fn sleeps(worker_reads: &WorkerReads, quick_reads: &QuickReads, time: Duration) {
         let began = worker_reads.begins();
         klad_base::sync::Signal::default().wait_timeout(Duration::from_millis(1));
-        // However long that took, nothing is added to the budget.
-        worker_reads.updated.set(clock::now() + Duration::from_hours(1));
+        // However long that took, nothing is added to the budgets.
+        worker_reads.refilled.set(clock::now() + Duration::from_hours(1));
         worker_reads.ended(quick_reads, began, began + time);
     }
 
@@ -254,13 +288,13 @@ mod tests {
         sleeps(&worker_reads, &quick_reads, hour + WORKER_READ_SLEEP_MAX);
         assert!(!worker_reads.are_on(&quick_reads), "the storage threads must have been quick again");
         assert!(!worker_reads.are_on(&quick()), "an hour is owed");
-        let began = worker_reads.updated.get();
-        worker_reads.refill(began + hour / 2 * WORKER_READ_SLEEP_PARTS);
-        worker_reads.updated.set(clock::now());
+        let began = worker_reads.refilled.get();
+        worker_reads.refill(began + hour / 2 * LONG_SLEEP_PARTS);
+        worker_reads.refilled.set(clock::now());
         assert!(!worker_reads.are_on(&quick()), "half of it is paid");
-        worker_reads.refill(worker_reads.updated.get() + hour * WORKER_READ_SLEEP_PARTS);
-        assert_eq!(worker_reads.left_ns.get(), nanoseconds(WORKER_READ_SLEEP_MAX), "never more than this");
-        worker_reads.updated.set(clock::now());
+        worker_reads.refill(worker_reads.refilled.get() + hour * LONG_SLEEP_PARTS);
+        assert_eq!(worker_reads.long_sleeps.left_ns.get(), nanoseconds(WORKER_READ_SLEEP_MAX), "never more than this");
+        worker_reads.refilled.set(clock::now());
         assert!(worker_reads.are_on(&quick()));
     }
 
@@ -271,19 +305,25 @@ mod tests {
     }
 
     #[test]
-    fn of_short_sleeps_only_a_part_counts() {
-        for (time, counted) in [
-            (CACHED_READ_MAX, CACHED_READ_MAX / SHORT_SLEEP_PARTS),
-            (SHORT_SLEEP_MAX / 2, SHORT_SLEEP_MAX / 2 / SHORT_SLEEP_PARTS),
-            (SHORT_SLEEP_MAX, SHORT_SLEEP_MAX),
-        ] {
-            for (left, is_on) in [(counted, false), (counted + Duration::from_nanos(1), true)] {
-                let (worker_reads, quick_reads) = (WorkerReads::new(), quick());
-                assert!(worker_reads.are_on(&quick_reads));
-                worker_reads.left_ns.set(nanoseconds(left));
+    fn short_and_long_sleeps_have_a_budget_each() {
+        let us = Duration::from_micros;
+        // 13 sleeps of 400 µs and 10 of 520 µs are 5.2 ms. After 2 ms and 100 ms the debt of 200 µs is paid.
+        for (time, number, other, other_number, debt, paid) in
+            [(us(400), 13, us(500), 9, us(200), us(2_000)), (us(520), 10, us(400), 12, us(200), us(100_000))]
+        {
+            let (worker_reads, quick_reads) = (WorkerReads::new(), quick());
+            assert!(worker_reads.are_on(&quick_reads));
+            for time in std::iter::repeat_n(other, other_number).chain(std::iter::repeat_n(time, number)) {
+                assert!(worker_reads.on.get(), "a worker that sleeps for {time:?} each stops early");
+                // A read from memory, so that the sleeps are not in a row.
+                computes(&worker_reads, &quick_reads, Duration::ZERO);
                 sleeps(&worker_reads, &quick_reads, time);
-                assert_eq!(worker_reads.on.get(), is_on, "{time:?} with {left:?} left");
             }
+            assert!(!worker_reads.on.get(), "sleeps of {time:?} have no end");
+            let budget = if time < SHORT_SLEEP_MAX { &worker_reads.short_sleeps } else { &worker_reads.long_sleeps };
+            assert_eq!(budget.left_ns.get(), -nanoseconds(debt));
+            worker_reads.refill(worker_reads.refilled.get() + paid);
+            assert_eq!(budget.left_ns.get(), 0);
         }
     }
 

@@ -27,16 +27,22 @@ pub const LOOKS_AVERAGED: f32 = 32.0;
 /// time of the core than a hand-over, for example because of many tables on level 0.
 pub const SLOW_READS_MAX: u32 = 8;
 
-/// The maximum time that reads of storage on a worker may sleep at once, before it hands reads over again.
-pub const WORKER_READ_SLEEP_MAX: Duration = Duration::from_millis(5);
-
-/// In the long run, reads of storage on a worker may sleep for one part in this many of the time.
-pub const WORKER_READ_SLEEP_PARTS: u32 = 500;
-
-/// A shorter sleep hardly delays the worker's other answers. A quick disk causes it, for the few pages that are missing in
-/// the page cache.
+/// A sleep that is shorter is short: it hardly delays the worker's other answers. It occurs when a quick disk reads a page
+/// that the page cache lacks.
 pub const SHORT_SLEEP_MAX: Duration = Duration::from_micros(500);
 
-/// A short sleep counts as one part in this many of its time. So short sleeps may take 10 % of the time: less than to hand
-/// all reads over.
-pub const SHORT_SLEEP_PARTS: u32 = 50;
+/// The maximum time that reads of storage on a worker may sleep at once, in short sleeps, and again in longer ones, before
+/// it hands reads over again.
+pub const WORKER_READ_SLEEP_MAX: Duration = Duration::from_millis(5);
+
+/// In the long run, short sleeps may take one part in this many of the time. A worker that does nothing but reads of storage
+/// loses less by that than by handing them over.
+pub const SHORT_SLEEP_PARTS: u32 = 10;
+
+/// In the long run, longer sleeps may take one part in this many of the time.
+pub const LONG_SLEEP_PARTS: u32 = 500;
+
+// A read that sleeps is not quick, the budget allows some short sleeps, and less of the longer ones.
+const _: () = assert!(QUICK_READ_MAX.as_nanos() < SHORT_SLEEP_MAX.as_nanos());
+const _: () = assert!(SHORT_SLEEP_MAX.as_nanos() * 4 < WORKER_READ_SLEEP_MAX.as_nanos());
+const _: () = assert!(1 < SHORT_SLEEP_PARTS && SHORT_SLEEP_PARTS < LONG_SLEEP_PARTS);

@@ -93,23 +93,23 @@ function App({ charts }) {
         setError(null);
         setOut(false);
     };
+    const tryToEnter = () => {
+        // A page that nobody sees asks for nothing.
+        if (document.hidden) document.addEventListener("visibilitychange", tryToEnter, { once: true });
+        else
+            enter().catch((error) => {
+                setError(error);
+                if (error.status !== 401) setTimeout(tryToEnter, 2000);
+            });
+    };
     useEffect(() => {
         whenUnauthorized(() => setOut(true));
-        const tryToEnter = () => {
-            // A page that nobody sees asks for nothing.
-            if (document.hidden) document.addEventListener("visibilitychange", tryToEnter, { once: true });
-            else
-                enter().catch((error) => {
-                    setError(error);
-                    if (error.status !== 401) setTimeout(tryToEnter, 2000);
-                });
-        };
         tryToEnter();
     }, []);
     const started = stream.set && stream.set.startedMs;
     useEffect(() => {
         // A klad that was started again may be another version, with other options.
-        if (session && started !== null && started !== session.started_ms) enter().catch(setError);
+        if (session && started !== null && started !== session.started_ms) tryToEnter();
     }, [started]);
     useEffect(() => {
         const name = VIEWS.find((known) => known.id === view).title;

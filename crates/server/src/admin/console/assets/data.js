@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromBase64, toBase64Url, unescape } from "./bytes.js";
-import { Editor, mayLeave } from "./editor.js";
+import { Editor, isUnsaved, mayLeave } from "./editor.js";
 import { bytes as size, dateTime, until } from "./format.js";
 import { download, expire, expiryOf, list, read, remove } from "./store.js";
 import { Escaped, Stored } from "./value.js";
@@ -30,7 +30,8 @@ function readAddress(rest) {
 }
 
 export function Data(properties) {
-    if (properties.session.data !== false) return html`<${Browser} ...${properties} />`;
+    // A klad that was started again may give no data: what is typed stays.
+    if (properties.session.data !== false || isUnsaved()) return html`<${Browser} ...${properties} />`;
     return html`<p>klad shows data only on a page that is opened by an IP address or as localhost, because it has no
         tokens:
         otherwise another web page could read it. Open the console as <a
