@@ -27,16 +27,16 @@ pub const LOOKS_AVERAGED: f32 = 32.0;
 /// time of the core than a hand-over, for example because of many tables on level 0.
 pub const SLOW_READS_MAX: u32 = 8;
 
-/// A sleep that is shorter is short: it hardly delays the worker's other answers. It occurs when a quick disk reads a page
-/// that the page cache lacks.
+/// A sleep that is shorter is short: it hardly delays the worker's other answers. It occurs when a quick disk reads a
+/// page that the page cache lacks.
 pub const SHORT_SLEEP_MAX: Duration = Duration::from_micros(500);
 
-/// The maximum time that reads of storage on a worker may sleep at once, in short sleeps, and again in longer ones, before
-/// it hands reads over again.
+/// The maximum time that reads of storage on a worker may sleep at once, in short sleeps, and again in longer ones,
+/// before it hands reads over again.
 pub const WORKER_READ_SLEEP_MAX: Duration = Duration::from_millis(5);
 
-/// In the long run, short sleeps may take one part in this many of the time. A worker that does nothing but reads of storage
-/// loses less by that than by handing them over.
+/// In the long run, short sleeps may take one part in this many of the time. A worker that does nothing but reads of
+/// storage loses less by that than by handing them over.
 pub const SHORT_SLEEP_PARTS: u32 = 10;
 
 /// In the long run, longer sleeps may take one part in this many of the time.
