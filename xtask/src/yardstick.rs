@@ -364,7 +364,7 @@ impl<'a> Yardstick<'a> {
         let deadline = Instant::now() + PATIENCE;
         while process.memory_locked().is_none_or(|locked| locked < bytes) {
             let ended = process.wait(Duration::from_millis(10))?;
-            let why = "as root, or with a higher ulimit -l, vmtouch could lock the tables in memory";
+            let why = "vmtouch cannot lock the tables in memory: be root, or raise ulimit -l";
             ensure!(ended.is_none() && Instant::now() < deadline, why);
         }
         Ok(process)

@@ -6,7 +6,7 @@
 //! ```text
 //!   handed over ──QUICK_READS_MIN reads of storage threads in a row take < QUICK_READ_MAX──▶ on the worker
 //!        ▲                                                                                          │
-//!        ├──────────────────── reads on the worker have slept longer than a budget ────────────────┤
+//!        ├──────────────────── reads on the worker have slept longer than a budget ─────────────────┤
 //!        ├──────────────────── SLOW_READS_MAX in a row take ≥ QUICK_READ_MAX ───────────────────────┤
 //!        └──────────────────── the value is large ──────────────────────────────────────────────────┘
 //! ```

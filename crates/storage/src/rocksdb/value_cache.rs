@@ -21,7 +21,7 @@
 //!
 //! An entry is one allocation: the key, then the record as RocksDB stores it. A hit copies the value, under the lock of
 //! its shard. For small values this costs less than a reference counter and attributes in allocations of their own, each
-//! of which is another access of main memory. A GET of 60,000 bytes takes 9 % more CPU time.
+//! of which is another access of main memory. For a GET of 60,000 bytes the copy takes 9 % more CPU time.
 //!
 //! Called by `rocksdb`, whose commit section runs one commit at a time.
 
