@@ -47,8 +47,7 @@ impl PageBuilder {
         self.entries.is_empty()
     }
 
-    /// Adds an entry. The caller has checked that it [fits](PageBuilder::fits). Its metadata counts only for the
-    /// entries behind it, so that a page exceeds its limit at most by the metadata of one entry.
+    /// Adds an entry. The caller has checked that it [fits](PageBuilder::fits), together with its metadata.
     pub(crate) fn add(&mut self, key: Bytes, version: Version, value: &Value) {
         let value_bytes = value.payload.len();
         let metadata = value.attributes.as_ref().map_or(&[][..], |own| &own.metadata);

@@ -39,7 +39,8 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// Chooses the repeats of both sides.
+    /// Chooses what is compared as repeats: whole runs if both sides have several runs, otherwise pieces of runs. If
+    /// pieces are missing, both lists are empty, and `missing` says why.
     ///
     /// # Errors
     /// If a histogram cannot be read.
