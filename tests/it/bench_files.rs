@@ -24,7 +24,8 @@ fn run_with_files(script: Script, options: &str) -> (Run, String, Vec<u8>) {
 /// A run with a warm-up and two stages, in two intervals, in which every tenth of 160 requests is rejected.
 fn sample() -> &'static (Run, String, Vec<u8>) {
     static SAMPLE: OnceLock<(Run, String, Vec<u8>)> = OnceLock::new();
-    let options = "--workload mixed:50/50 --keys 10 --stages 100/s:600ms,200/s:400ms --warm-up 200ms --threads 2";
+    let options = "--workload mixed:50/50 --keys 10 --stages 100/s:600ms,200/s:400ms --warm-up 200ms --threads 2 \
+                   --connections 160";
     SAMPLE.get_or_init(|| run_with_files(Script::RefusesEveryTenth, options))
 }
 

@@ -118,14 +118,14 @@ fn both(script: &str, answers: Script, threads: usize) -> [Recording; 2] {
     std::fs::write(file.path(), script).unwrap();
     let servers = [Scripted::start(answers), Scripted::start(answers)];
     let wrk = Command::new("wrk")
-        .args([&format!("-t{threads}"), &format!("-c{threads}"), "-d1s", "-H", "X-Given: a: b", "-s"])
+        .args([&format!("-t{threads}"), &format!("-c{threads}"), "-d2s", "-H", "X-Given: a: b", "-s"])
         .arg(file.path())
         .args([&servers[0].url("/a?b=c"), "--", "argument"])
         .stdin(Stdio::null())
         .output()
         .unwrap_or_else(|error| panic!("wrk cannot be run ({error}); install it with tools/setup.sh"));
     assert!(wrk.status.success(), "{}", String::from_utf8_lossy(&wrk.stderr));
-    let options = format!("--closed --threads {threads} --connections {threads} --duration 1s");
+    let options = format!("--closed --threads {threads} --connections {threads} --duration 2s");
     let run = Bencher::new(&servers[1].url("/a?b=c"), &options)
         .arg("--script", file.path())
         .arg("--header", "X-Given: a: b")
@@ -144,7 +144,7 @@ fn agree([wrk, klad]: &[Recording; 2], threads: usize) -> Result<(), String> {
     }
     for (thread, theirs) in &wrk.sent {
         let Some(ours) = klad.sent.get(thread) else { return Err(format!("no thread {thread}")) };
-        if theirs.len().min(ours.len()) < 20 {
+        if theirs.len().min(ours.len()) < 10 {
             return Err(format!("only {} and {} requests", theirs.len(), ours.len()));
         }
         if let Some((theirs, ours)) = theirs.iter().zip(ours).find(|(theirs, ours)| theirs != ours) {

@@ -169,8 +169,8 @@ fn an_unknown_outcome_is_never_reported_as_failure_or_success() {
         assert!(line.code == Some(1) || answer.contains("200"), "{answer:?}: {line:?}");
     }
     let silent = Scripted::start(Script::Silent);
-    assert!(Klad::new("put a b --timeout 200ms").at(silent.address).fails(3).contains("--timeout (200ms)"));
-    assert!(Klad::new("get a --timeout 200ms").at(silent.address).fails(1).contains("--timeout (200ms)"));
+    assert!(Klad::new("put a b --timeout 3s").at(silent.address).fails(3).contains("--timeout (3s)"));
+    assert!(Klad::new("get a --timeout 3s").at(silent.address).fails(1).contains("--timeout (3s)"));
 }
 
 #[test]
@@ -191,8 +191,8 @@ fn a_rejection_is_one_line_with_code_reason_and_wait() {
 /// The server's time for a body begins with its head, so klad reads the start of the value before it sends the head.
 #[test]
 fn a_slow_writer_of_a_value_does_not_run_into_the_servers_timeout() {
-    let server = ServerBuilder::new(ENGINES[0]).arg("--body-timeout", "200ms").arg("--head-timeout", "200ms").start();
-    let command = format!("{{ printf slow; sleep 1; printf ly; }} | '{}' put --quiet a", env!("CARGO_BIN_EXE_klad"));
+    let server = ServerBuilder::new(ENGINES[0]).arg("--body-timeout", "3s").arg("--head-timeout", "3s").start();
+    let command = format!("{{ printf slow; sleep 5; printf ly; }} | '{}' put --quiet a", env!("CARGO_BIN_EXE_klad"));
     let mut shell = Command::new("sh");
     let status = shell.args(["-c", &command]).env("KLAD_URL", format!("http://{}", server.address)).status().unwrap();
     assert!(status.success());

@@ -60,7 +60,7 @@ fn a_connection_without_a_further_request_is_idle() {
 
 #[test]
 fn an_idle_connection_is_closed_silently() {
-    let server = ServerBuilder::new("memory").arg("--idle-timeout", "300ms").start();
+    let server = ServerBuilder::new("memory").arg("--idle-timeout", "3s").start();
     let mut fresh = server.client();
     let mut used = server.client();
     assert_eq!(used.get("/v0/status").status, 200);
@@ -87,7 +87,7 @@ fn a_stalled_body_is_408_and_nothing_is_stored() {
 
 #[test]
 fn a_client_that_reads_nothing_is_disconnected() {
-    let server = ServerBuilder::new("memory").arg("--write-timeout", "300ms").arg("--scans-max", "1").start();
+    let server = ServerBuilder::new("memory").arg("--write-timeout", "3s").arg("--scans-max", "1").start();
     let mut client = server.client();
     for n in 0..40 {
         client.put(&format!("/v0/entity?id={n:02}"), &vec![b'v'; 1 << 20]);

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::support::loaded::loaded;
+use super::support::server::keep;
 use super::support::shim::Shim;
 use super::support::token_file::{READER, WRITER, both};
 use super::support::webdriver::Browser;
@@ -306,6 +307,17 @@ fn twin_a_page_that_forgets_the_condition_is_noticed() {
     assert!(faults.contains(&"the other client's value is overwritten".to_owned()), "{faults:?}");
 }
 
+/// Takes a profile, and again if klad hardly ran meanwhile on a busy machine.
+fn take_a_profile(browser: &Browser) {
+    wait_until("a profile has enough samples", || {
+        browser.click("button", "Take a profile");
+        browser.wait(
+            "Array.from(document.querySelectorAll('button')).some((one) => one.textContent === 'Take a profile')",
+        );
+        browser.run("return document.querySelectorAll('.boxes .box').length > 20") == true
+    });
+}
+
 #[test]
 fn a_flame_graph_is_taken_searched_zoomed_and_compared() {
     let server = ServerBuilder::new("rocksdb").start();
@@ -317,15 +329,7 @@ fn a_flame_graph_is_taken_searched_zoomed_and_compared() {
             "const length = document.querySelectorAll('section[aria-labelledby=profiles] select')[1]; length.value = '1'; \
              length.dispatchEvent(new Event('change', { bubbles: true }))",
         );
-        // On a busy machine klad may hardly run in one second.
-        let take = || {
-            wait_until("a profile has enough samples", || {
-                browser.click("button", "Take a profile");
-                browser.wait("Array.from(document.querySelectorAll('button')).some((one) => one.textContent === 'Take a profile')");
-                browser.run("return document.querySelectorAll('.boxes .box').length > 20") == true
-            });
-        };
-        take();
+        take_a_profile(&browser);
         browser.fill("input[type=search]", "klad");
         browser.wait("document.querySelectorAll('.boxes .found').length > 0");
         let share = browser.run("return document.querySelector('.flame [role=status]').textContent");
@@ -345,7 +349,7 @@ fn a_flame_graph_is_taken_searched_zoomed_and_compared() {
             "window.lists = document.querySelectorAll('section[aria-labelledby=profiles] select'); \
              window.first = lists[2].options.length",
         );
-        take();
+        take_a_profile(&browser);
         browser.wait("lists[3].options.length > first");
         browser.run("lists[3].selectedIndex = first; lists[3].dispatchEvent(new Event('change', { bubbles: true }))");
         browser.wait("document.querySelectorAll('.boxes .same').length > 0 && !document.querySelector('.boxes .klad')");
@@ -493,6 +497,7 @@ fn the_page_says_that_klad_has_gone_and_recovers_when_it_is_back() {
     browser.wait(live);
     browser.wait("document.querySelector('.brand').textContent.includes('rocksdb, adaptive')");
     first.kill();
+    let _kept = keep(admin);
     browser
         .wait("/klad has not answered since \\d\\d:\\d\\d:\\d\\d/.test(document.querySelector('.gone').textContent)");
     let again =
@@ -540,8 +545,7 @@ fn the_pictures_of_the_documents_can_be_made() {
         shim.pass();
         open(&browser, &server, "why");
         browser.wait(VIEWS[1].1);
-        browser.click("button", "Take a profile");
-        browser.wait("document.querySelectorAll('.boxes .box').length > 20");
+        take_a_profile(&browser);
         browser.fill(".flame input[type=search]", "rocksdb");
         save("why", 1300, "document.querySelectorAll('.boxes .found').length > 0");
     });

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 
 #[cfg(feature = "rocksdb")]
 use super::support::ROCKSDB_SETUPS;
+use super::support::metrics::Metrics;
 use super::support::planted::Defect;
 use super::support::shim::Shim;
 use super::support::{
@@ -226,6 +227,10 @@ fn frees_places(setup: &str, defect: Option<Defect>) -> Result<(), String> {
     wait_until("their operations are done", || {
         ["leak", "a", "b"].iter().all(|key| client.get(&entity(key)).status == 200)
     });
+    if defect.is_none() {
+        // A value can be read before the operation has ended.
+        wait_until("their places are free", || Metrics::scrape(&server).count("klad_operations_in_use", &[]) == 0);
+    }
     // All four places must be free at the same time.
     shim.hold();
     let mut all = put_without_answer(&server, &["w0", "w1", "w2", "w3"]);

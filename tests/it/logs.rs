@@ -140,8 +140,8 @@ fn without_the_access_log_a_request_has_no_line() {
 
 #[test]
 fn a_slow_request_has_a_line_with_the_time_of_each_phase() {
-    let builder = json("memory/pool").arg("--engine-delay", "150ms");
-    let server = builder.clone().arg("--slow-request", "100ms").start();
+    // Longer than a busy machine delays a fast request.
+    let server = json("memory/pool").arg("--engine-delay", "4s").arg("--slow-request", "3s").start();
     let mut client = server.client();
     assert_eq!(client.request("GET", KEY, &[("X-Request-Id", "slow-1")], None).status, 404);
     assert_eq!(client.get("/v0/status").status, 200, "a fast request");
@@ -150,12 +150,12 @@ fn a_slow_request_has_a_line_with_the_time_of_each_phase() {
         assert_eq!(line[field], value, "{field} in {line}");
     }
     let time = |field: &str| line[field].as_f64().unwrap_or_else(|| panic!("no {field} in {line}"));
-    assert!(time("engine_ms") >= 150.0 && time("total_ms") >= time("engine_ms"), "{line}");
-    let rest = ["receive_ms", "queue_ms", "sync_ms", "write_ms"].map(time).iter().sum::<f64>();
-    assert!(rest < time("engine_ms"), "{line}");
+    let phases = ["receive_ms", "queue_ms", "engine_ms", "sync_ms", "write_ms"].map(time);
+    assert!(time("engine_ms") >= 4000.0 && time("total_ms") >= time("engine_ms"), "{line}");
+    assert!(phases.iter().sum::<f64>() <= time("total_ms") + 1.0, "{line}");
     assert_eq!(lines(&server.log(), "slow request").len(), 1);
     assert_eq!(Metrics::scrape(&server).count("klad_slow_requests_total", &[]), 1);
-    let server = builder.arg("--slow-request", "0s").start();
+    let server = json("memory/pool").arg("--engine-delay", "150ms").arg("--slow-request", "0s").start();
     assert_eq!(server.client().get(KEY).status, 404);
     assert_eq!(Metrics::scrape(&server).count("klad_slow_requests_total", &[]), 0, "off");
 }

@@ -221,7 +221,7 @@ fn connections_and_descriptors_are_counted_exactly() {
 #[test]
 fn connections_are_counted_by_the_reason_of_their_end() {
     let timeouts = ["--head-timeout", "--idle-timeout", "--body-timeout"];
-    let server = timeouts.iter().fold(ServerBuilder::new("memory"), |builder, name| builder.arg(name, "300ms")).start();
+    let server = timeouts.iter().fold(ServerBuilder::new("memory"), |builder, name| builder.arg(name, "3s")).start();
     let mut head = server.client();
     head.send_raw("GET /v0");
     let mut body = server.client();

@@ -220,7 +220,7 @@ fn heads_and_bodies_have_their_deadlines() {
 #[test]
 fn an_idle_connection_is_closed_with_an_announced_end() {
     let authority = Authority::new();
-    let server = authority.server().arg("--idle-timeout", "300ms").start();
+    let server = authority.server().arg("--idle-timeout", "3s").start();
     let (mut fresh, mut used) = (authority.client(&server), authority.client(&server));
     assert_eq!(used.get("/v0/status").status, 200);
     for client in [&mut fresh, &mut used] {
@@ -239,7 +239,7 @@ fn fill(authority: &Authority, server: &Server, entries: usize) -> usize {
 #[test]
 fn a_client_that_reads_nothing_is_disconnected_without_an_announced_end() {
     let authority = Authority::new();
-    let server = authority.server().arg("--write-timeout", "300ms").arg("--scans-max", "1").start();
+    let server = authority.server().arg("--write-timeout", "3s").arg("--scans-max", "1").start();
     fill(&authority, &server, 40);
     let mut client = authority.client(&server);
     client.send("GET", "/v0/entities?start=0", &[], None).unwrap();
@@ -290,7 +290,7 @@ fn a_slow_client_gets_a_large_range_completely() {
 #[test]
 fn a_client_that_pauses_before_the_end_of_an_answer_gets_all_of_it() {
     let authority = Authority::new();
-    let server = authority.server().arg("--idle-timeout", "500ms").start();
+    let server = authority.server().arg("--idle-timeout", "3s").start();
     let lengths = (1..=60).map(|n| n * 30_000);
     let mut readers = Vec::new();
     for length in lengths {
@@ -306,7 +306,7 @@ fn a_client_that_pauses_before_the_end_of_an_answer_gets_all_of_it() {
         readers.push((length, client));
     }
     // Longer than the idle timeout, also for a connection with large buffers.
-    std::thread::sleep(klad_server::limits::GROWN_IDLE_TIMEOUT + Duration::from_secs(1));
+    std::thread::sleep(klad_server::limits::GROWN_IDLE_TIMEOUT + Duration::from_secs(2));
     for (length, client) in &mut readers {
         let answer = client.answer().unwrap_or_else(|error| panic!("{length}: {error}"));
         assert_eq!(answer.body.len(), *length);

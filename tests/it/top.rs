@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::support::clock::Clock;
 use super::support::command::Klad;
+use super::support::server::keep;
 use super::support::{Client, Server, ServerBuilder, wait_until};
 
 /// A terminal in which `klad top` runs. Dropping it ends both.
@@ -172,10 +173,11 @@ fn a_server_that_comes_back_is_shown_again() {
     let server = ServerBuilder::new("memory").start();
     let terminal = Terminal::start(&server, "");
     terminal.wait_for("ready");
-    let admin = server.admin.to_string();
+    let admin = server.admin;
     server.kill();
+    let _kept = keep(admin);
     terminal.wait_for("does not answer since");
-    let server = ServerBuilder::new("memory").arg("--admin-listen", &admin).start();
+    let server = ServerBuilder::new("memory").arg("--admin-listen", &admin.to_string()).start();
     terminal.wait_for("  ready");
     server.signal(Signal::STOP);
     terminal.wait_for("has sent nothing for");

@@ -242,7 +242,7 @@ fn the_limits_are_told() {
     each(ENGINES, |_, client| {
         let answer = client.get("/v1/limits");
         assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
-        let limits: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        let limits: Value = serde_json::from_slice(&answer.body).unwrap();
         assert_eq!((limits["key_bytes_max"].as_u64(), limits["durability"].as_str()), (Some(4096), Some("sync")));
         assert!(ENGINES.contains(&limits["engine"].as_str().unwrap()) || limits["engine"] == CASSANDRA);
         assert_eq!(capabilities_of(&limits["engine"]), limits["capabilities"], "{limits}");

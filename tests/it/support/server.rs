@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -28,7 +29,9 @@ pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
-    log: Arc<Mutex<String>>,
+    log: Log,
+    /// Reads the log.
+    reader: Option<JoinHandle<()>>,
     /// The data directory, if the builder has none.
     _temporary: Option<TempDir>,
 }
@@ -105,10 +108,10 @@ impl ServerBuilder {
         let temporary = self.data.is_none().then(|| tempfile::tempdir().unwrap());
         let data = self.data.clone().unwrap_or_else(|| temporary.as_ref().unwrap().path().to_owned());
         let mut child = self.spawn(&data);
-        let (log, serving) = follow(&mut child);
+        let (log, reader, serving) = follow(&mut child);
         // The channel closes when the process ends before it serves.
         if let Ok((address, admin)) = serving.recv_timeout(PATIENCE) {
-            return Ok(Server { child, address, admin, log, _temporary: temporary });
+            return Ok(Server { child, address, admin, log, reader: Some(reader), _temporary: temporary });
         }
         let _ = child.kill();
         let status = child.wait().unwrap();
@@ -151,23 +154,25 @@ impl ServerBuilder {
 
 type Log = Arc<Mutex<String>>;
 
-/// Collects the log of the process, and finds the line with its addresses.
-fn follow(child: &mut Child) -> (Log, mpsc::Receiver<(SocketAddr, SocketAddr)>) {
+/// Collects the log of the process, and finds the line with its addresses. The thread ends with the process.
+fn follow(child: &mut Child) -> (Log, JoinHandle<()>, mpsc::Receiver<(SocketAddr, SocketAddr)>) {
     let log = Log::default();
     let (sender, receiver) = mpsc::channel();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let shared = log.clone();
-    std::thread::spawn(move || {
+    let reader = std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
-            if let Some(found) = addresses(&line) {
-                let _ = sender.send(found);
-            }
+            // First the log: who gets the addresses finds this line in it.
             let mut log = shared.lock().unwrap();
             log.push_str(&line);
             log.push('\n');
+            drop(log);
+            if let Some(found) = addresses(&line) {
+                let _ = sender.send(found);
+            }
         }
     });
-    (log, receiver)
+    (log, reader, receiver)
 }
 
 /// Returns the addresses of the client and the admin listener if `line` contains them, in text or JSON.
@@ -178,6 +183,15 @@ pub(crate) fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
         json.or_else(text).map(|address| address.parse().unwrap())
     };
     Some((field("listen")?, field("admin")?))
+}
+
+/// Keeps the address of a server that was killed, until it listens there again: no other bind gets it, and whoever
+/// connects is refused.
+pub(crate) fn keep(address: SocketAddr) -> socket2::Socket {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&address.into()).unwrap();
+    socket
 }
 
 impl Server {
@@ -233,6 +247,8 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
+            // What klad said last may not have been read yet.
+            let _ = self.reader.take().map(JoinHandle::join);
             println!("klad said:\n{}", self.log());
         }
     }
