@@ -1,5 +1,7 @@
 //! Tests of a thread that is preempted at the end of a wait: the wait is in the ring, and its slot is not free yet.
 
+use std::cell::Cell;
+
 use crate::locks::tests::*;
 use klad_base::sampling::waits::preempted;
 
@@ -10,17 +12,18 @@ fn times_seen(thread: &'static str, meanwhile: impl FnOnce()) -> i64 {
     let step = Arc::new(AtomicU64::new(0));
     let its_step = step.clone();
     let waiter = spawn_thread(thread, move || {
-        let release = preempted(Kind::Mutex, || pause(HELD));
+        let release = Cell::new(None);
+        planted(&|| release.set(Some(preempted(Kind::Mutex, || pause(HELD)))));
         its_step.store(1, Ordering::SeqCst);
         until(&its_step, 2);
-        release();
+        release.take().expect("set before")();
     });
     until(&step, 1);
     meanwhile();
     let seen = window.finish();
     step.store(2, Ordering::SeqCst);
     waiter.join().expect("no panic");
-    seen.mutex.samples.iter().filter(|sample| sample.thread == thread).map(|sample| sample.values[0]).sum()
+    found(&seen.mutex, thread).0
 }
 
 #[test]
