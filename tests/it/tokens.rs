@@ -70,7 +70,7 @@ enum For {
 }
 
 /// Returns every quoted string of `source` that begins with `/`, up to its first quotation mark.
-fn quoted_paths(source: &str) -> BTreeSet<String> {
+pub(crate) fn quoted_paths(source: &str) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]").next().unwrap();
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     let words = lines.flat_map(|line| line.split('"').skip(1).step_by(2));

@@ -127,6 +127,7 @@ fn steps_see_one_state(engine: &str) -> Result<(), String> {
         check("reverse=true", format, &reversed)?;
     }
     // Many entries, which are several steps because they are many.
+    let mut client = server.client();
     let many: Vec<String> = (0..2_500).map(|number| format!("many{number:04}")).collect();
     for key in &many {
         store(&mut client, key.as_bytes(), b"v");

@@ -8,6 +8,7 @@ use super::support::one_key::head;
 use super::support::scanning::{Format, keys, read};
 use super::support::token_file::{READER, TokenFile, WRITER, both};
 use super::support::{Answer, Client, ENGINES, Server};
+use super::tokens::quoted_paths;
 
 type Found = Result<(), String>;
 
@@ -50,6 +51,29 @@ const CHANGES: &[Row] = &[
     ("DELETE", "/v1/kv?prefix=absent", &[]),
     ("DELETE", "/v1/kv?all=true", &[]),
 ];
+
+/// Reads. With [`CHANGES`] and batches, all paths.
+const READS: &[&str] =
+    &["/v1/kv/k", "/v1/kv", "/v1/limits", "/v1/openapi.json", "/v1/docs", "/v1/changes", "/v1/nothing"];
+
+const BATCH: &str = "/v1/batch";
+
+/// Returns the paths in the source of the router that no request of these tests has.
+fn missing(source: &str) -> Vec<String> {
+    let targets = || READS.iter().chain([&BATCH]).chain(CHANGES.iter().map(|(_, target, _)| target));
+    let routed = quoted_paths(source);
+    routed.into_iter().filter(|path| !targets().any(|target| target.starts_with(path.as_str()))).collect()
+}
+
+#[test]
+fn every_path_is_in_these_lists() {
+    assert_eq!(missing(include_str!("../../crates/server/src/http/v1/route.rs")), Vec::<String>::new());
+}
+
+#[test]
+fn twin_a_path_that_is_in_no_list_is_noticed() {
+    assert_eq!(missing("\"/v1/kv\" => a,\n\"/v1/new\" => b,"), ["/v1/new"]);
+}
 
 /// Sends every request that would change something with the token of a reader.
 fn changes_are_refused(server: &Server) -> Found {
@@ -140,9 +164,8 @@ fn without_a_token_no_path_of_v1_answers() {
     for engine in ENGINES {
         let server = both().builder(engine).start();
         let mut client = server.client();
-        let reads = ["/v1/kv/k", "/v1/kv", "/v1/limits", "/v1/openapi.json", "/v1/docs", "/v1/changes", "/v1/nothing"];
-        let reads = reads.iter().map(|target| ("GET", *target, &[][..]));
-        let batch = ("POST", "/v1/batch", &[("Content-Type", NDJSON)][..]);
+        let reads = READS.iter().map(|target| ("GET", *target, &[][..]));
+        let batch = ("POST", BATCH, &[("Content-Type", NDJSON)][..]);
         for (method, target, headers) in reads.chain(CHANGES.iter().copied()).chain([batch]) {
             for answer in [
                 client.request(method, target, headers, None),

@@ -353,8 +353,8 @@ pub struct Percentile {
     pub value_us: f64,
     /// The number of samples above the value, by rank.
     pub samples_above: u64,
-    /// `false` if fewer than 10 samples are larger than `value_us`: single requests then decide the value. Always
-    /// `true` for percentile 100, the maximum.
+    /// `false` if `samples_above` is less than 10: single requests then decide the value. Always `true` for percentile
+    /// 100, the maximum.
     pub enough: bool,
 }
 

@@ -238,6 +238,8 @@ impl Server {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
+        // From here on the log is complete.
+        let _ = self.reader.take().map(JoinHandle::join);
         status.unwrap()
     }
 }

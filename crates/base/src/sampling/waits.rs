@@ -246,15 +246,16 @@ fn end(kind: Kind, began: &StartedWait, frame: u64) {
 }
 
 /// Simulates a thread that is preempted at the end of its wait, after the push to the ring and before the release of
-/// its slot. The returned function releases the slot. For tests.
+/// its slot: `meanwhile` runs in between. For tests.
 #[doc(hidden)]
 #[inline(never)]
-pub fn preempted(kind: Kind, wait: impl FnOnce()) -> impl FnOnce() {
+pub fn preempted(kind: Kind, wait: impl FnOnce(), meanwhile: impl FnOnce()) {
     let frame = own_frame();
     let began = begin(kind, frame).expect("this thread records nothing else");
     wait();
     record(kind, began.at_ns, frame);
-    move || began.slot.expect("there are more slots than threads").release()
+    meanwhile();
+    began.slot.expect("there are more slots than threads").release();
 }
 
 #[inline(never)]

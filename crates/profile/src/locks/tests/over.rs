@@ -1,7 +1,5 @@
 //! Tests of a thread that is preempted at the end of a wait: the wait is in the ring, and its slot is not free yet.
 
-use std::cell::Cell;
-
 use crate::locks::tests::*;
 use klad_base::sampling::waits::preempted;
 
@@ -12,11 +10,16 @@ fn times_seen(thread: &'static str, meanwhile: impl FnOnce()) -> i64 {
     let step = Arc::new(AtomicU64::new(0));
     let its_step = step.clone();
     let waiter = spawn_thread(thread, move || {
-        let release = Cell::new(None);
-        planted(&|| release.set(Some(preempted(Kind::Mutex, || pause(HELD)))));
-        its_step.store(1, Ordering::SeqCst);
-        until(&its_step, 2);
-        release.take().expect("set before")();
+        planted(&|| {
+            preempted(
+                Kind::Mutex,
+                || pause(HELD),
+                || {
+                    its_step.store(1, Ordering::SeqCst);
+                    until(&its_step, 2);
+                },
+            );
+        });
     });
     until(&step, 1);
     meanwhile();
