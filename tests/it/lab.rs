@@ -232,7 +232,7 @@ fn all_runs_read_the_same_data_and_the_second_variant_gives_the_capacity_where_t
         assert_eq!(stage["capacity_of"], "well", "{stage:#}");
         capacities.push(stage["capacity_per_s"].as_f64().unwrap());
         let runs = stage["variants"][1]["runs"].as_array().unwrap();
-        assert_eq!(runs.len(), 2);
+        assert_eq!(runs.len(), 2, "{:#}", result["failures"]);
         for run in runs {
             let bench: Value = serde_json::from_str(&place.text(run["file"].as_str().unwrap())).unwrap();
             let outcomes = bench["measured"]["outcomes"].as_object().unwrap();

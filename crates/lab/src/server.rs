@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
+use tokio::net::TcpSocket;
 
 use crate::process::{RunningProcess, since};
 use crate::result::{Part, Slowest};
@@ -95,7 +96,8 @@ impl RunningServer {
     /// # Errors
     /// When the process cannot be started, ends, is not ready within 5 minutes, or a signal interrupts the wait.
     pub fn start(spec: &ServerSpec, watch: &Watch) -> anyhow::Result<RunningServer> {
-        let [address, admin] = free_addresses()?;
+        let reserved = reserve_addresses()?;
+        let [address, admin] = [reserved[0].local_addr()?, reserved[1].local_addr()?];
         let name = match &spec.kind {
             ServerKind::Klad { .. } => "klad".to_owned(),
             ServerKind::Peer { peer, .. } => peer.command.first().cloned().unwrap_or_default(),
@@ -115,6 +117,8 @@ impl RunningServer {
         };
         command.stdout(log.try_clone()?).stderr(log);
         let is_klad = matches!(spec.kind, ServerKind::Klad { .. });
+        // klad can listen on a reserved address. A peer may not know `SO_REUSEADDR`.
+        let _reserved = is_klad.then_some(reserved);
         let url = format!("http://{}", if is_klad { admin } else { address }).parse().map_err(anyhow::Error::msg)?;
         let asked = Arc::new(Admin { url, token: None });
         let begin = clock::now();
@@ -248,11 +252,16 @@ impl SlowRequest {
     }
 }
 
-/// Returns two addresses that are free now. Both listeners are open at the same time, so that the addresses differ.
-fn free_addresses() -> anyhow::Result<[SocketAddr; 2]> {
-    let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free");
-    let (one, other) = (free()?, free()?);
-    Ok([one.local_addr()?, other.local_addr()?])
+/// Reserves two addresses. Until the sockets are dropped, no program gets one of them by chance. A server that sets
+/// `SO_REUSEADDR` can listen there.
+fn reserve_addresses() -> anyhow::Result<[TcpSocket; 2]> {
+    let reserve = || {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).context("no port is free")?;
+        anyhow::Ok(socket)
+    };
+    Ok([reserve()?, reserve()?])
 }
 
 fn end_of_log(log: &Path) -> String {
