@@ -194,6 +194,8 @@ fn a_read_that_overlaps_a_write_sees_it_although_a_copy_has_missed_it() {
     }
     cluster.restart(&[2]);
     cluster.kill(0);
+    // Until then a node asks it, and waits for the answer.
+    cluster.wait_until_missed(0);
     let written = keys("overwritten").chain(keys("anew")).map(|key| (key, Some("new")));
     let expected: Vec<_> = written.chain(keys("removed").map(|key| (key, None))).collect();
     // The twin comes first, because a read of two copies mends the one that has missed the write. Which copy a read of
