@@ -129,7 +129,8 @@ const STOPPING: &str = "Stopping";
 /// `-h` prints the first paragraph of an option's comment. `[default: ...]` at the end of that paragraph describes a
 /// default that is computed at start. `--help` and the documents print the other paragraphs too; the documents print a
 /// paragraph that begins with `Range: ` beside the default. `config` checks the relations between options. Do not use
-/// clap's `requires` and the like: clap first parses the command line alone, without the environment and the file.
+/// clap's `requires` and similar relations, because clap first parses the command line alone, without the environment
+/// and the file.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
     /// Read options from this TOML file. Its keys are the names of the options, for example queue-limit = 2048.
@@ -159,16 +160,17 @@ pub struct ServeArgs {
     ///
     /// POST /checkpoint on the admin address creates a checkpoint: a directory inside DIR that klad can serve. If DIR
     /// is on the file system of --data, klad makes hard links to the tables, which takes milliseconds and at first no
-    /// further space. If DIR is on another file system, klad copies all tables, which takes the time and the space of
-    /// all data; the copy survives the loss of the first disk. klad creates DIR with the first checkpoint. DIR must not
+    /// further space. If DIR is on another file system, klad copies all tables, which takes time and space for all
+    /// data; the copy survives the loss of the disk of --data. klad creates DIR with the first checkpoint. DIR must not
     /// be the data directory, a directory above it, or inside its subdirectory rocksdb or fjall. Only --engine rocksdb
     /// makes checkpoints.
     #[arg(long, value_name = "DIR", help_heading = PLACES)]
     pub checkpoints: Option<PathBuf>,
     /// Storage engine.
     ///
-    /// The memory engine loses all data when the process ends. It reports durability none, logs a warning, and does
-    /// not use --data. With cassandra, klad keeps no data itself: it speaks to the nodes of --contact-points. In a build without RocksDB the default is fjall; in a build without both it is memory.
+    /// The memory engine loses all data when the process ends. It reports durability none, logs a warning, and does not
+    /// use --data. With cassandra, klad keeps no data itself, but stores it in the cluster of --contact-points. In a
+    /// build without RocksDB the default is fjall; in a build without both it is memory.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = DEFAULT_ENGINE, help_heading = PLACES)]
     pub engine: EngineName,
     /// The cluster of --engine cassandra.
@@ -192,19 +194,20 @@ pub struct ServeArgs {
     pub durability: DurabilityName,
     /// Interval at which klad syncs async writes to the disk.
     ///
-    /// If the machine fails, the async writes since the last sync can be lost: those of one interval, and those that
-    /// arrived while the sync ran. If a write survives, every earlier write survives too, with one exception: see
-    /// docs/durability.md.
+    /// If the machine fails, the async writes since the last sync can be lost: the writes of one interval, and the
+    /// writes that arrived while the sync ran. If a write survives, every earlier write survives too, with one
+    /// exception: see docs/durability.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration, help_heading = PLACES)]
     pub async_sync_interval: Duration,
     /// Delay each commit by this time, so that more writes share one sync.
     ///
-    /// Before each batch, the commit thread waits this long for more writes. The time begins with the first write, but
-    /// not before the previous batch is complete. The thread then writes the batch and syncs it. This adds latency to
-    /// each synced write and reduces the number of syncs. Only --execution adaptive uses it. Raise it if the disk, or a
-    /// cloud provider's quota, limits the number of syncs a second.
+    /// Before each batch, the commit thread waits for --commit-delay, so that more writes join the batch. The wait
+    /// begins with the first write, or when the previous batch is complete if that is later. The thread then writes the
+    /// batch and syncs it. The delay adds latency to each synced write and reduces the number of syncs. Only
+    /// --execution adaptive uses --commit-delay. Raise it if the disk, or a cloud provider's quota, limits the number
+    /// of syncs a second.
     ///
     /// Range: up to 100 ms.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = commit_delay, help_heading = PLACES)]
@@ -218,7 +221,7 @@ pub struct ServeArgs {
     pub threads: Option<u64>,
     /// Execution strategy: which threads call storage. Use pool and stealing only for experiments.
     ///
-    /// pool and stealing reproduce published load tests, for comparison. See docs/execution.md.
+    /// The values pool and stealing reproduce published load tests, for comparison. See docs/execution.md.
     #[arg(long, value_enum, value_name = "STRATEGY", default_value_t = ExecutionName::Adaptive, help_heading = THREADS)]
     pub execution: ExecutionName,
     /// Number of threads for reads that may wait for the disk, in --execution adaptive.
@@ -239,34 +242,34 @@ pub struct ServeArgs {
     pub pool_spin: Duration,
     /// For experiments: how RocksDB reads a single key.
     ///
-    /// iterator is slower. It reproduces a published mistake, for comparison.
+    /// The value iterator is slower. It reproduces a published mistake, for comparison.
     #[arg(long, value_enum, value_name = "WAY", default_value_t = PointReadsName::Get, help_heading = THREADS)]
     pub point_reads: PointReadsName,
     /// Parse plain requests with klad's own parser instead of the HTTP library.
     ///
-    /// A plain request concerns one entity, arrives in one piece and uses no unusual feature. The HTTP library
-    /// handles all other requests, and with off all requests. The answers are the same. With klad's own parser a plain
-    /// request takes 13 to 24 % less CPU time.
+    /// A plain request concerns one entity, arrives in one piece and uses no unusual feature. The HTTP library handles
+    /// all other requests, and with --fast-path off all requests. The answers are the same. With klad's own parser a
+    /// plain request takes 13 to 24 % less CPU time.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = THREADS)]
     pub fast_path: SwitchName,
     /// For experiments: maximum number of operations that wait in --execution pool and stealing. klad answers further
-    /// ones with 503.
+    /// operations with 503.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", default_value_t = limits::QUEUE_LIMIT, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = OVERLOAD)]
     pub queue_limit: u64,
-    /// Answer operations that waited longer than this in an overloaded storage queue with 503.
+    /// Answer operations that waited longer than --queue-target in an overloaded storage queue with 503.
     ///
-    /// A queue counts as overloaded when it has not been empty for 100 ms, and until it is empty. For 1.6 s after that
-    /// it counts as overloaded again as soon as its oldest operation has waited four times this value. Only --execution
-    /// adaptive uses it. See docs/execution.md.
+    /// A queue counts as overloaded when it has not been empty for 100 ms, and stays overloaded until it is empty.
+    /// During the next 1.6 s, the queue counts as overloaded again as soon as its oldest operation has waited for four
+    /// times --queue-target. Only --execution adaptive uses --queue-target. See docs/execution.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = positive_duration, help_heading = OVERLOAD)]
     pub queue_target: Duration,
-    /// Answer an operation that waited this long for storage with 503, in any state of the queue.
+    /// Answer an operation that waited for storage for --queue-age-max with 503, even if the queue is not overloaded.
     ///
-    /// Only --execution adaptive uses it.
+    /// Only --execution adaptive uses --queue-age-max.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration, help_heading = OVERLOAD)]
@@ -275,46 +278,48 @@ pub struct ServeArgs {
     ///
     /// A loop iteration is one pass of a worker over the tasks that are ready. After a longer iteration with at least
     /// 32 requests, the worker reads the newest requests first. If all workers do so, klad also accepts new connections
-    /// slowly. klad does this only while clients are in a hurry: within the last second a client has sent a deadline,
-    /// or has left before its answer. Only --execution adaptive uses it. See docs/execution.md.
+    /// slowly. klad does both only while clients are in a hurry: within the last second a client has sent a deadline,
+    /// or has disconnected before its answer. Only --execution adaptive uses --turn-max. See docs/execution.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = positive_duration, help_heading = OVERLOAD)]
     pub turn_max: Duration,
     /// Shed load when klad is overloaded.
     ///
-    /// With off, --operations-max, --queue-target, --queue-age-max and --turn-max have no effect. All other limits
-    /// remain, for example --queue-limit, --scans-max and --memory. Use off to measure the effect of load shedding.
+    /// With --admission off, --operations-max, --queue-target, --queue-age-max and --turn-max have no effect. All other
+    /// limits remain, for example --queue-limit, --scans-max and --memory. Use off to measure the effect of load
+    /// shedding.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = OVERLOAD)]
     pub admission: SwitchName,
     /// Memory budget for caches, memtables, bodies and connections together [default: half of the limit of the
     /// control group, or of the machine's memory, whichever is less].
     ///
-    /// The budget covers everything that grows with use. klad divides it at start. If the parts do not fit, klad
-    /// exits and prints the calculation. klad reads the limits of control groups of version 1 and 2.
+    /// The budget covers everything that grows with use. klad divides the budget at start. If the parts do not fit,
+    /// klad exits and prints the calculation. klad reads the limits of control groups of version 1 and 2.
     ///
     /// Range: 64 MiB to 16 TiB.
     #[arg(long, value_name = "SIZE", help_heading = MEMORY)]
     pub memory: Option<ByteSize>,
     /// Percentage of the cache (without the memtables) that holds values instead of blocks. 0 disables the value cache.
     ///
-    /// klad finds a recently read value in this cache without a search through RocksDB. A write updates the value of
-    /// its key if it is cached, and adds no value. A small entry takes more memory here than in a block. Only --engine
-    /// rocksdb uses it.
+    /// klad finds a recently read value in the value cache without a search through RocksDB. A write updates the value
+    /// of its key if that value is cached, but does not add a value. A small entry takes more memory in the value cache
+    /// than in a block. Only --engine rocksdb uses --value-cache.
     ///
     /// Range: 0 to 90.
     #[arg(long, value_name = "PERCENT", default_value_t = limits::VALUE_CACHE_PERCENT, value_parser = clap::value_parser!(u64).range(0..=90), help_heading = MEMORY)]
     pub value_cache: u64,
-    /// Maximum number of open connections [default: 10,000, or fewer if a sixth of the memory or the limit of open
-    /// files holds fewer].
+    /// Maximum number of open connections [default: 10,000, or fewer if a sixth of --memory or the limit of open files
+    /// does not allow 10,000].
     ///
-    /// At the limit klad accepts no connection until one closes; clients wait in the kernel's backlog. If you set the
-    /// option and the limit of open files is too low for it, klad refuses to start.
+    /// At the limit klad accepts a new connection only after another has closed. Until then, clients wait in the
+    /// kernel's backlog. If the limit of open files is too low for the --connections-max that you set, klad refuses to
+    /// start.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = MEMORY)]
     pub connections_max: Option<u64>,
-    /// Maximum number of open connections from one address. klad answers a further one with 503 and closes it
+    /// Maximum number of open connections from one address. klad answers a further connection with 503 and closes it
     /// [default: no limit].
     ///
     /// The error code is too-many-connections. With TLS klad sends a TLS alert instead of an answer. Behind a proxy,
@@ -332,15 +337,15 @@ pub struct ServeArgs {
     pub key_max: ByteSize,
     /// Maximum length of a value. klad answers a longer value with 413.
     ///
-    /// klad checks Content-Length before it reads the body. It rejects a chunked body as soon as it becomes too long.
+    /// klad checks Content-Length before it reads the body. It rejects a chunked body as soon as the body is too long.
     ///
     /// Range: up to 1 GiB.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", help_heading = BOUNDS)]
     pub value_max: ByteSize,
     /// Maximum number of items of a batch. klad answers a batch with more items with 413.
     ///
-    /// A batch of N items takes N of the places of --operations-max, and is answered with 503 if fewer are free. Keep
-    /// this limit at a quarter of --operations-max or less.
+    /// A batch of N items counts as N operations of --operations-max. If fewer places are free, klad answers the batch
+    /// with 503. Keep --batch-items-max at a quarter of --operations-max or less.
     ///
     /// Range: 1 to 100,000.
     #[arg(long, value_name = "N", default_value_t = limits::BATCH_ITEMS_MAX, value_parser = clap::value_parser!(u64).range(1..=100_000), help_heading = BOUNDS)]
@@ -350,196 +355,203 @@ pub struct ServeArgs {
     /// Range: up to 1 GiB.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", help_heading = BOUNDS)]
     pub batch_bytes_max: ByteSize,
-    /// Maximum time of one scan of /v1. Then the scan ends with a cursor, and the client goes on from there.
+    /// Maximum time of one scan of /v1. After that the scan ends with a cursor, from which the client can continue.
     ///
-    /// A scan sees the state of one moment. While it runs, the engine keeps values that were overwritten since.
+    /// A scan sees the state of one moment. While the scan runs, the engine keeps the values that were overwritten
+    /// after that moment.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = positive_duration, help_heading = BOUNDS)]
     pub scan_time_max: Duration,
     /// Maximum length of the request line and the headers together. klad answers a longer head with 431.
     ///
-    /// The lower end of the range leaves space for a key with every byte percent-encoded, and for some headers.
+    /// The minimum leaves space for the longest key with every byte percent-encoded, and for some headers.
     ///
     /// Range: 3 × --key-max + 1 KiB, to 64 KiB.
     #[arg(long, value_name = "SIZE", default_value = "32KiB", help_heading = BOUNDS)]
     pub head_max: ByteSize,
-    /// Maximum number of operations that wait for storage or run in it. klad answers further ones with 503.
+    /// Maximum number of operations that wait for storage or run in it. klad answers further operations with 503.
     ///
     /// The error code is overloaded. Reads that klad answers from memory, and range scans, do not count.
     ///
     /// Range: 1 to 1,000,000.
     #[arg(long, value_name = "N", default_value_t = limits::OPERATIONS_MAX, value_parser = clap::value_parser!(u64).range(1..=1_000_000), help_heading = BOUNDS)]
     pub operations_max: u64,
-    /// Maximum number of range scans in progress. klad answers further ones with 503.
+    /// Maximum number of range scans in progress. klad answers further scans with 503.
     ///
     /// The error code is overloaded. Each range scan may use 128 KiB of the memory budget.
     ///
     /// Range: 1 to 10,000.
     #[arg(long, value_name = "N", default_value_t = limits::SCANS_MAX, value_parser = clap::value_parser!(u64).range(1..=10_000), help_heading = BOUNDS)]
     pub scans_max: u64,
-    /// Maximum number of change feeds (GET /v1/changes) in progress. klad answers further ones with 503.
+    /// Maximum number of change feeds (GET /v1/changes) in progress. klad answers further feeds with 503.
     ///
-    /// The error code is overloaded. A feed uses memory only while it sends changes, and takes it from the memory for
-    /// bodies. Each feed also takes a connection of --connections-max.
+    /// The error code is overloaded. A feed uses memory only while it sends changes. This memory is part of the memory
+    /// for bodies. Each feed also counts as a connection of --connections-max.
     ///
     /// Range: 1 to 100,000.
     #[arg(long, value_name = "N", default_value_t = limits::WATCHERS_MAX, value_parser = clap::value_parser!(u64).range(1..=100_000), help_heading = BOUNDS)]
     pub watchers_max: u64,
     /// Interval of the heartbeats of a change feed without changes.
     ///
-    /// A client that has received nothing for twice this time can assume that its connection is broken. klad watch waits
-    /// 30 s.
+    /// A client that has received nothing for twice --changes-heartbeat can assume that its connection is broken. klad
+    /// watch always waits for 30 s.
     ///
     /// Range: more than 0, up to 15 s.
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = changes_heartbeat, help_heading = BOUNDS)]
     pub changes_heartbeat: Duration,
-    /// Maximum time from the first byte of a request's head to its last. Then klad answers 408.
+    /// Maximum time from the first to the last byte of a request's head. After that klad answers 408.
     ///
     /// klad also closes the connection.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub head_timeout: Duration,
-    /// Maximum time without a byte of a request's body. Then klad answers 408.
+    /// Maximum time without a byte of a request's body. After that klad answers 408.
     ///
-    /// A body may take longer than this time in all. From then on klad answers 408 as soon as the body's average rate,
+    /// A whole body may take longer than --body-timeout. klad then answers 408 as soon as the body's average rate,
     /// measured since klad began to wait for the body, is below --body-rate-min. In both cases klad also closes the
     /// connection.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub body_timeout: Duration,
-    /// Maximum time in which the client takes no byte of an answer. Then klad closes the connection.
+    /// Maximum time in which the client takes no byte of an answer. After that klad closes the connection.
     ///
-    /// klad may wait for the client several times during one answer. When all these waits together exceed this time,
-    /// klad also closes the connection if the average rate over them is below --body-rate-min.
+    /// klad may wait for the client several times during one answer. When all these waits together exceed
+    /// --write-timeout, klad also closes the connection if the average rate during the waits is below --body-rate-min.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub write_timeout: Duration,
     /// Minimum average rate, bytes per second, at which a client must send a body or take an answer.
     ///
-    /// klad ends a request below this rate if the body takes longer than --body-timeout, or if klad has waited longer
-    /// than --write-timeout in all for the client to take the answer. When the memory for bodies runs out, klad ends
-    /// slow requests before these times, also some above this rate. 0 switches both off: a client may be as slow as it
-    /// likes as long as it sends a byte within each --body-timeout, or takes one within each --write-timeout.
+    /// klad ends a request below --body-rate-min if the body takes longer than --body-timeout, or if klad has waited
+    /// longer than --write-timeout in all for the client to take the answer. When the memory for bodies runs out, klad
+    /// ends slow requests before these times, and also some requests above --body-rate-min. 0 switches off both rules.
+    /// A client may then be as slow as it likes if it sends a byte of the body within each --body-timeout, or takes a
+    /// byte of the answer within each --write-timeout.
     ///
     /// Range: 0 to 1 MiB.
     #[arg(long, value_name = "SIZE", default_value = "1KiB", help_heading = DEADLINES)]
     pub body_rate_min: ByteSize,
-    /// Maximum time before the first request and between two requests. Then klad closes the connection.
+    /// Maximum time before the first request and between two requests. After that klad closes the connection.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = positive_duration, help_heading = DEADLINES)]
     pub idle_timeout: Duration,
     /// File of the tokens that clients must send. Each line is read-write TOKEN [name] or read-only TOKEN [name].
     ///
-    /// Without this file every client that reaches klad may do everything, and klad refuses to listen on addresses that
-    /// other machines can reach, unless --insecure-listen is given. A token has 16 to 512 characters: letters, digits
-    /// and - . _ ~ + / =. Clients send it as Authorization: Bearer TOKEN. sha256:DIGITS stands for the token with that
-    /// SHA-256. # begins a comment. A file has at most 256 tokens. /livez, /healthz and /readyz on the admin address
-    /// need no token. klad reads the file again on SIGHUP; if the file has an error, the previous tokens stay valid.
+    /// Without this file every client that reaches klad may do everything. klad then refuses to listen on addresses
+    /// that other machines can reach, unless --insecure-listen is given. A token has 16 to 512 characters: letters,
+    /// digits and - . _ ~ + / =. Clients send it as Authorization: Bearer TOKEN. sha256:DIGITS in place of a token
+    /// stands for the token with that SHA-256. # begins a comment. A file has at most 256 tokens. /livez, /healthz and
+    /// /readyz on the admin address need no token. klad reads the file again on SIGHUP; if the file has an error, the
+    /// previous tokens stay valid.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub token_file: Option<PathBuf>,
     /// Listen on addresses that other machines can reach, without --token-file.
     ///
-    /// Every client that reaches them can then read and write everything. Use it only in a network that keeps others
-    /// out.
+    /// Every client that reaches such an address can then read and write everything. Use --insecure-listen only in a
+    /// network that keeps other clients out.
     #[arg(long, help_heading = SAFETY)]
     pub insecure_listen: bool,
     /// Certificate chain for TLS, PEM: the server's certificate first, then the intermediate ones.
     ///
-    /// It needs --tls-key too. With it klad speaks only TLS 1.2 and 1.3, on both addresses unless --admin-tls is off.
-    /// Each connection takes 12 KiB more of the memory budget. The handshake must end within --head-timeout. On SIGHUP
-    /// klad reads the files of all --tls options again and uses them for new connections; if one has an error, klad
-    /// keeps what it has.
+    /// --tls-cert needs --tls-key too. With both, klad speaks only TLS 1.2 and 1.3, on the client address and, unless
+    /// --admin-tls is off, on the admin address. Each connection takes 12 KiB more of the memory budget. The handshake
+    /// must end within --head-timeout. On SIGHUP klad reads the files of all --tls options again and uses them for new
+    /// connections. If a file has an error, klad keeps what it has.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_cert: Option<PathBuf>,
     /// Private key of --tls-cert, PEM, unencrypted.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_key: Option<PathBuf>,
     /// Certificate authorities for client certificates, PEM. klad rejects clients without a certificate from one of
-    /// them.
+    /// these authorities.
     ///
-    /// This check is in addition to tokens. It also applies to the admin address if that speaks TLS.
+    /// klad makes this check in addition to that of tokens, also on the admin address if that address speaks TLS.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_client_ca: Option<PathBuf>,
-    /// Use TLS on the admin address if the client address uses it. off serves plain HTTP to local scrapers and
-    /// supervisors.
+    /// Use TLS on the admin address if the client address uses TLS. With off, the admin address serves plain HTTP, for
+    /// local scrapers and supervisors.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = AdminTlsName::On, help_heading = SAFETY)]
     pub admin_tls: AdminTlsName,
     /// On SIGTERM or SIGINT, answer /readyz with 503 and serve normally for this time before the shutdown begins.
     ///
-    /// Set it to more than the time in which your load balancer notices that /readyz fails. Until then the load
-    /// balancer sends requests on old and new connections, and klad serves them without a Connection: close header,
-    /// which would cost a new connection for each request. 0 suits a server without a load balancer. A second signal
+    /// Set --drain-delay to more than the time in which your load balancer notices that /readyz fails. Until then the
+    /// load balancer sends requests on old and new connections. klad serves them without the header Connection: close,
+    /// which would cost a new connection for each request. Keep 0 for a server without a load balancer. A second signal
     /// ends klad at once.
     #[arg(long, help_heading = STOPPING, value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub drain_delay: Duration,
     /// Maximum time for requests in flight to finish during a shutdown.
     ///
-    /// The time begins when --drain-delay ends. A shutdown takes about a third of a second if no client delays it.
-    /// klad closes a connection without a request after 300 ms, and one whose client sends nothing of a request that
-    /// has begun, or takes nothing of an answer, after one second. klad closes the remaining connections when the
-    /// time is over, or at once with 0. Operations that were admitted complete in any case.
+    /// The time begins when --drain-delay ends. A shutdown takes about a third of a second if no client delays it. klad
+    /// closes a connection without a request after 300 ms. It closes a connection after one second if the client sends
+    /// nothing more of a request that has begun, or takes nothing of an answer. When --drain-timeout is over, klad
+    /// closes the remaining connections; with 0 it closes them at once. Operations that were admitted complete in any
+    /// case.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration, help_heading = STOPPING)]
     pub drain_timeout: Duration,
     /// Minimum free space on the disk. With less, klad answers PUTs with 507.
     ///
-    /// The error code is no-space. With less than half of it, klad rejects DELETEs too. klad accepts them again when
-    /// there is more free space.
+    /// The error code is no-space. With less than half of --disk-reserve, klad rejects DELETEs too. When there is more
+    /// free space, klad accepts PUTs and DELETEs again.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", help_heading = DISK)]
     pub disk_reserve: ByteSize,
     /// Bypass the kernel's page cache when reading tables.
     ///
-    /// With on, only klad caches data, within --memory, and each read that misses klad's cache waits for the disk. Use
-    /// it to measure disk reads on a machine whose free memory holds the whole store. Only --engine rocksdb uses it.
+    /// With on, only klad caches data, within --memory. Each read that misses klad's cache then waits for the disk. Use
+    /// on to measure disk reads on a machine whose free memory could hold the whole store. Only --engine rocksdb uses
+    /// --direct-reads.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::Off, help_heading = DISK)]
     pub direct_reads: SwitchName,
     /// Maximum rate at which flushes and compactions of RocksDB write, bytes per second. 0: no limit.
     ///
-    /// This is RocksDB's rate limiter. Set it if synced writes wait behind compactions for the disk. A limit below
-    /// about ten times the rate of incoming writes makes writes stall in the end.
+    /// This is RocksDB's rate limiter. Set --compaction-rate if synced writes wait for the disk because compactions use
+    /// it. A limit below about ten times the rate of incoming writes makes writes stall in the end.
     #[arg(long, value_name = "SIZE", default_value = "0B", help_heading = DISK)]
     pub compaction_rate: ByteSize,
     /// Rate at which RocksDB gives the bytes of removed files back to the file system, bytes per second. 0: at once.
     ///
-    /// This is RocksDB's delete rate. Set it on file systems mounted with discard, where synced writes wait while the
-    /// disk discards a table. At most a quarter of the size of all tables waits for removal; RocksDB removes the rest
-    /// at once.
+    /// This is RocksDB's delete rate. Set --delete-rate on file systems that are mounted with the option discard, where
+    /// synced writes wait while the disk discards a table. Removed tables that wait take at most a quarter of the size
+    /// of all tables; RocksDB removes the others at once.
     #[arg(long, value_name = "SIZE", default_value = "0B", help_heading = DISK)]
     pub delete_rate: ByteSize,
     /// Size of the changes that klad keeps on disk for change feeds. 0 disables change feeds.
     ///
-    /// klad keeps old write-ahead logs of RocksDB up to this size, in addition to those that RocksDB itself needs. A
-    /// feed from an older version gets 410. A change takes about the size of its key and value and 40 bytes. Only
-    /// --engine rocksdb has change feeds.
+    /// klad keeps old write-ahead logs of RocksDB up to --changes-bytes, in addition to the logs that RocksDB itself
+    /// needs. A feed that begins with an older change gets 410. A change takes about 40 bytes more than its key and
+    /// value. Only --engine rocksdb has change feeds.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", help_heading = DISK)]
     pub changes_bytes: ByteSize,
     /// Maximum age of the changes that klad keeps for change feeds.
     ///
-    /// klad deletes an old log when its last change is older than this, even if --changes-bytes has space for it.
+    /// klad deletes an old log when its last change is older than --changes-time, even if --changes-bytes has space for
+    /// it.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = positive_duration, help_heading = DISK)]
     pub changes_time: Duration,
-    /// Write zeros ahead into the log of RocksDB, so that most syncs do not have to write a new file length.
+    /// Fill the write-ahead log of RocksDB with zeros in advance, so that most syncs do not have to write a new file
+    /// length.
     ///
-    /// A sync then takes two disk requests instead of three. This is not yet proved safe against power cuts on ext4 and
-    /// XFS.
+    /// A sync then takes two disk requests instead of three. It is not yet proved that preallocation is safe against
+    /// power cuts on ext4 and XFS.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::Off, help_heading = DISK)]
     pub log_preallocation: SwitchName,
-    /// Compression of the tables that are written from now on. klad reads existing tables in any case.
+    /// Compression of new tables. klad reads existing tables whatever their compression is.
     ///
-    /// Level 0 is never compressed. On few cores zstd takes CPU time from requests: compactions of small entries take
-    /// half as much time again as with lz4. Give klad compact the same value. fjall has no zstd, and keeps the
-    /// compression that a directory was created with.
+    /// klad never compresses level 0. On few cores zstd takes CPU time from requests: compactions of small entries take
+    /// about 1.5 times as long as with lz4. Give klad compact the same value. --engine fjall has no zstd, and keeps the
+    /// compression with which a directory was created.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Compression::Lz4, help_heading = DISK)]
     pub compression: Compression,
     /// Average number of allocated bytes between two samples of the heap profile. 0: no sampling between profiles.
     ///
-    /// Samples serve /debug/pprof/heap and /debug/pprof/allocs on the admin address. With 0, these endpoints work
-    /// only with ?seconds= and see only the allocations of that time. klad rounds the value down to a power of two. A
-    /// smaller value is more exact and takes more CPU time: 512KiB takes some 2 % of the CPU time of reads.
+    /// /debug/pprof/heap and /debug/pprof/allocs on the admin address report these samples. With 0, the two endpoints
+    /// work only with ?seconds=, and see only the allocations of those seconds. klad rounds the value down to a power
+    /// of two. A smaller value is more exact and takes more CPU time: 512KiB takes about 2 % of the CPU time of reads.
     ///
     /// Range: 0, or 4 KiB to 1 GiB.
     #[arg(long, value_name = "SIZE", default_value = "2MiB", help_heading = LOGS)]
@@ -552,22 +564,23 @@ pub struct ServeArgs {
     pub log_format: LogFormatName,
     /// Log lines of this level and of the more severe ones.
     ///
-    /// You can change it while klad runs. klad buffers up to 1 MiB of log lines until stderr takes them. It drops and
-    /// counts further ones (`klad_log_lines_dropped_total`), so that a blocked stderr does not stop the server.
+    /// The level can change while klad runs. klad buffers up to 1 MiB of log lines until stderr takes them. klad drops
+    /// further lines and counts them (`klad_log_lines_dropped_total`), so that a blocked stderr does not stop the
+    /// server.
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevelName::Info, help_heading = LOGS)]
     pub log_level: LogLevelName,
     /// Log a line for each request, at any log level.
     ///
-    /// The line has method, path, status, outcome, the time of each phase, bytes, peer and request id. Keys and
-    /// values may be secret, so it has only their lengths. You can change it while klad runs. It takes some 7 µs of
-    /// CPU time per request, as much as a cached read.
+    /// The line has method, path, status, outcome, the time of each phase, bytes, peer and request id. Keys and values
+    /// may be secret, so the line has only their lengths. The option can change while klad runs. Writing the line takes
+    /// about 7 µs of CPU time per request, as much as a cached read.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = AccessLogName::Off, help_heading = LOGS)]
     pub access_log: AccessLogName,
-    /// Log each request that takes at least this long, with the time of each phase. 0s: log none.
+    /// Log each request that takes at least --slow-request, with the time of each phase. 0s: log no slow requests.
     ///
     /// The time runs from the arrival of the request's head to the last byte of the answer, so it includes slow
     /// clients. A change feed never counts as slow. klad logs at most 10 slow requests a second, and one line with the
-    /// number of the others (`klad_slow_requests_total` counts all). You can change it while klad runs.
+    /// number of the others (`klad_slow_requests_total` counts all). The option can change while klad runs.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, help_heading = LOGS)]
     pub slow_request: Duration,
 }

@@ -1,7 +1,8 @@
-//! The options that reach a Cassandra cluster, and `klad cluster`, which makes klad's keyspace there and shows its state.
+//! The options with which klad reaches a Cassandra cluster, and `klad cluster`, which makes klad's keyspace in the
+//! cluster and shows the state of both.
 //!
-//! Results go to stdout, as text or JSON; errors go to stderr. `cli` has the options of `klad serve`; `config` and `main`
-//! call the rest.
+//! Results go to stdout, as text or JSON; errors go to stderr. `cli` has the options of `klad serve`; `config` and
+//! `main` call the rest.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -29,29 +30,30 @@ pub struct ContactArgs {
     /// cassandra needs this option.
     #[arg(long, value_name = "HOST[:PORT],...", help_heading = HEADING)]
     pub contact_points: Option<String>,
-    /// Send requests to the nodes of this data centre, and to others only if these do not answer.
+    /// Send requests to the nodes of this data centre, and to other nodes only if these nodes do not answer.
     #[arg(long, value_name = "NAME", help_heading = HEADING)]
     pub local_datacenter: Option<String>,
     /// Keep the data in this keyspace. `klad cluster init` makes it.
     #[arg(long, value_name = "NAME", default_value = "klad", help_heading = HEADING)]
     pub keyspace: String,
-    /// The time that the cluster has for one request.
+    /// Maximum time that the cluster has for one request.
     ///
-    /// After it a read fails, and the outcome of a write is unknown. Set it above the timeouts of the cluster (2 s for
-    /// writes), which tell more: how many copies have answered.
+    /// After this time a read fails, and the outcome of a write is unknown. Set --request-timeout above the timeouts of
+    /// the cluster itself (2 s for writes), because their errors say how many copies have answered.
     ///
     /// Range: 100ms to 1m.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = timeout, help_heading = HEADING)]
     pub request_timeout: Duration,
-    /// Authenticate with this user name. It needs --cluster-password-file too.
+    /// Authenticate to the cluster with this user name. --cluster-user needs --cluster-password-file too.
     #[arg(long, value_name = "NAME", help_heading = HEADING)]
     pub cluster_user: Option<String>,
-    /// File with the password of --cluster-user: its first line.
+    /// File whose first line is the password of --cluster-user.
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     pub cluster_password_file: Option<PathBuf>,
-    /// Speak TLS to the nodes, and accept certificates that these authorities have signed, PEM.
+    /// Speak TLS to the nodes, and accept certificates that the authorities in this file have signed, PEM.
     ///
-    /// The certificate of a node must contain its address. Without this option klad speaks to the nodes in clear.
+    /// The certificate of a node must contain its address. Without this option klad speaks to the nodes without
+    /// encryption.
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     pub cluster_ca: Option<PathBuf>,
 }
@@ -62,12 +64,12 @@ pub struct ServeClusterArgs {
     /// How to reach the cluster.
     #[command(flatten)]
     pub contact: ContactArgs,
-    /// The copies that must answer a request that does not say it.
+    /// Copies that must answer a request, unless the request itself names a consistency.
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = ConsistencyName::Quorum, help_heading = HEADING)]
     pub consistency: ConsistencyName,
-    /// The copies that agree on conditional writes.
+    /// Copies that must agree on a conditional write.
     ///
-    /// All klads of a keyspace must use the same level.
+    /// All klad processes that use one keyspace must have the same level.
     #[arg(
         long,
         value_enum,
@@ -90,7 +92,7 @@ pub enum ConsistencyName {
     LocalQuorum,
     /// All copies. Requests fail while one is down.
     All,
-    /// As quorum, and all requests of a key have one order: every write is a lightweight transaction.
+    /// Like quorum, and all requests of a key have one order, because every write is a lightweight transaction.
     Serial,
 }
 
@@ -112,10 +114,10 @@ pub enum ClusterCommand {
         /// How to reach the cluster.
         #[command(flatten)]
         contact: ContactArgs,
-        /// The number of copies in each data centre: dc1:3, or dc1:3,dc2:3.
+        /// The number of copies in each data centre, for example dc1:3 or dc1:3,dc2:3.
         #[arg(long, value_name = "NAME:N,...", value_delimiter = ',', required = true, value_parser = replication)]
         replication: Vec<Replication>,
-        /// The number of buckets, over which the keys spread. It cannot change later.
+        /// The number of buckets, over which klad spreads the keys. The number cannot change later.
         ///
         /// Each bucket is one partition of Cassandra, which should stay below 1 GB. Each scan asks all buckets.
         #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(BUCKETS_MAX)))]
@@ -141,10 +143,10 @@ pub enum Error {
     /// The name of the keyspace would need quotes.
     #[error("--keyspace: {0}")]
     Keyspace(#[from] BadName),
-    /// A user name without a password, or the other way round.
+    /// A user name without a password, or a password without a user name.
     #[error("--cluster-user and --cluster-password-file need each other")]
     HalfOfUser,
-    /// A local level without a data centre.
+    /// A level of one data centre, such as `local_quorum`, without the name of the data centre.
     #[error("--{option} {level} needs --local-datacenter as well")]
     NoDatacenter {
         /// Name of the option, without the dashes.

@@ -48,7 +48,7 @@ pub struct Config {
     pub data: PathBuf,
     /// Storage engine.
     pub engine: EngineName,
-    /// The cluster, with the engine that has one.
+    /// How to reach the cluster, and its consistency levels. `None` for engines without a cluster.
     #[cfg(feature = "cassandra")]
     pub cluster: Option<(klad_storage::cassandra::Contact, klad_storage::cassandra::Ask)>,
     /// Additional time of a storage call; zero: none.
@@ -148,8 +148,8 @@ impl Budget {
         fixed: Option<&FixedSizes>,
     ) -> Result<Budget, Error> {
         let connections = connections_max * connection_bytes;
-        // An eighth for bodies, but at least enough for one value of the maximum length beside the share of small
-        // bodies; otherwise klad could never store such a value. Rounded to the unit in which permits are given out.
+        // Bodies get an eighth, rounded down to the unit in which permits are given out, but at least enough for one
+        // value of the maximum length beside the share of small bodies. Otherwise klad could never store such a value.
         let eighth = total / 8 / BODY_BUDGET_UNIT_BYTES * BODY_BUDGET_UNIT_BYTES;
         let bodies = fixed.map_or_else(|| eighth.max(BodyBudget::bytes_for(value_max)), |fixed| fixed.body_bytes);
         // Each scan holds a page, and hyper holds a copy of it.
@@ -209,7 +209,7 @@ impl LiveConfig {
         if args.heap_sample.0 > 0 {
             at_least("heap-sample", args.heap_sample.0, HEAP_SAMPLE_BYTES_MIN)?;
         }
-        // Raised first: klad can use as many files as the hard limit allows.
+        // `raise_limit` is called before the division, so that klad can use as many files as the hard limit allows.
         let tls_bytes = if args.tls_cert.is_some() { TLS_CONNECTION_BYTES } else { 0 };
         let connection_bytes = CONNECTION_BYTES + tls_bytes;
         let workers = workers(args) as u64;
@@ -239,7 +239,7 @@ impl Config {
         address_space(&args, budget.total)?;
         #[cfg(feature = "cassandra")]
         let cluster = cluster(&args)?;
-        // Last, because it reads files.
+        // This check is the last, because it reads files.
         let exposure = safety::check(&args)?;
         let (workers, threads) = (workers(&args), threads(&args));
         let server = klad_server::Options {
@@ -290,7 +290,7 @@ fn default_memory((limit, owner): (u64, &'static str)) -> Result<u64, Error> {
 
 fn checkpoints(args: &ServeArgs) -> Result<PathBuf, Error> {
     let Some(checkpoints) = &args.checkpoints else { return Ok(args.data.join("checkpoints")) };
-    // Compared after links are resolved: a link may lead back into the data directory.
+    // The paths are compared after links are resolved, because a link may lead back into the data directory.
     let (found, data) = (resolve_links(checkpoints), resolve_links(&args.data));
     // A directory above the data directory is wrong too: the data directory would look like a checkpoint.
     let inside = ["rocksdb", "fjall"].into_iter().find(|files| found.starts_with(data.join(files)));
@@ -335,8 +335,8 @@ fn resolve_links(path: &Path) -> PathBuf {
     }
 }
 
-/// Returns, as words for people, why the default of `--connections-max` has its value. It does not know whether TLS is
-/// on, so the words cover both cases.
+/// Returns, as words for people, why the default of `--connections-max` has its value. The function does not know
+/// whether TLS is on, so the words cover both cases.
 pub(crate) fn connections_max_reason(memory: u64, workers: usize) -> &'static str {
     let available = descriptors::Shares::new(descriptors::raise_limit(), workers as u64).connections();
     match (memory / 6 / CONNECTION_BYTES, available) {
@@ -348,9 +348,9 @@ pub(crate) fn connections_max_reason(memory: u64, workers: usize) -> &'static st
     }
 }
 
-/// Returns the limit of connections: `asked`, or the number that a sixth of the memory and the limit of open files
-/// allow, up to [`CONNECTIONS_MAX`]. Without TLS that is 2,730 at 256 MiB, and 10,000 from 938 MiB on. `files` is the
-/// number of files that the engine of the running process may keep open; `None` at start.
+/// Returns the limit of connections: `asked`, or the number that a sixth of `memory` and the limit of open files allow,
+/// up to [`CONNECTIONS_MAX`]. Without TLS, a sixth of 256 MiB allows 2,730 connections, and a sixth of 938 MiB or more
+/// 10,000. `files` is the number of files that the engine of the running process may keep open; `None` at start.
 fn connections_max(
     asked: Option<u64>,
     memory: u64,
@@ -368,7 +368,8 @@ fn connections_max(
     }
 }
 
-/// Checks the limit of address space. An allocation that fails later would end the process without a message.
+/// Checks the limit of address space now, because an allocation that fails later would end the process without a
+/// message.
 fn address_space(args: &ServeArgs, memory: u64) -> Result<(), Error> {
     let threads = threads(args);
     let needed = (threads * STACK_BYTES) as u64 + 2 * memory;
@@ -403,7 +404,7 @@ fn limits(args: &ServeArgs, budget: &Budget) -> klad_server::Limits {
             write: args.write_timeout,
             body_rate_bytes_min: args.body_rate_min.0,
         },
-        // The other strategies are for comparison and stay without overload control.
+        // The other strategies exist for comparison, and have no overload control.
         iteration_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
             .then_some(args.turn_max),
         drain: klad_server::Drain {

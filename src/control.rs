@@ -49,7 +49,8 @@ struct LastReload {
 struct State {
     /// The values in use.
     running: Resolved,
-    /// The values of the sources when they were last read. They differ from `running` where a restart is needed.
+    /// The values that the sources had when klad last read them. They differ from `running` for options that need a
+    /// restart.
     configured: Resolved,
     /// The configuration made from `running`.
     config: Config,
@@ -97,7 +98,8 @@ impl Controller {
     /// Reads the sources of the configuration again and applies the live options. Returns the answer to the client: the
     /// changed options, and those that need a restart.
     fn reload_configuration(&self) -> Result<Value, Refused> {
-        // Locked before the sources are read, so that the later of two reloads also reads later.
+        // The state is locked before the sources are read, so that the later of two reloads also reads the sources
+        // later.
         let mut state = self.state.lock();
         require_regular_file(&state.configured)?;
         let configured = settings::load(&self.command_line).map_err(|error| Refused::Wrong(error.to_string()))?;
@@ -153,8 +155,8 @@ impl Control for Controller {
     }
 
     fn reload(&self) -> Result<Value, Refused> {
-        // Independent of each other: an error in the configuration must not delay a change of the tokens, which may be
-        // urgent after a theft.
+        // The two reloads are independent, because an error in the configuration must not delay a change of the tokens,
+        // which may be urgent after a theft.
         let safety_reloaded = self.safety.reload();
         let report = self.reload_configuration();
         self.last_reload.succeeded.store(safety_reloaded && report.is_ok(), Ordering::Relaxed);

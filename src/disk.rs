@@ -1,4 +1,4 @@
-//! Opens a data directory that no process serves. It makes the same checks as `klad serve`. Called by `offline`, and by
+//! Opens a data directory that no process serves, with the same checks as `klad serve`. Called by `offline`, and by
 //! `client` for `klad export --data`, `klad import --data` and `--into`.
 
 use std::path::Path;
@@ -26,21 +26,22 @@ pub const ENGINES: &[&str] = &[
     "fjall",
 ];
 
-/// What a command does with the data.
+/// How a command opens a data directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Free disk space that the engine does not use, bytes.
     pub disk_reserve_bytes: u64,
     /// Compression of new tables.
     pub compression: Compression,
-    /// How much of the old changes the engine keeps.
+    /// How many old changes the engine keeps for change feeds.
     pub changes: Retention,
     /// Whether the engine is opened for a bulk load, if it has bulk loads.
     pub bulk_load: bool,
 }
 
 impl Default for Options {
-    /// The defaults of `klad serve`. The engine deletes no old change, so that a command that only reads does not.
+    /// The defaults of `klad serve`, except that the engine deletes no old changes: a command that only reads must not
+    /// delete any.
     fn default() -> Options {
         let compression = Compression::Lz4;
         let changes = Retention::EVERYTHING;
@@ -99,10 +100,11 @@ pub fn open(path: &Path, options: Options) -> Result<Arc<dyn Engine>, OpenError>
     open_with(path, &directory::engine_of(path)?, options)
 }
 
-/// As [`open`], but creates the data directory if `path` is missing or empty: with `engine`, or else the default engine.
+/// Like [`open`], but creates the data directory if `path` is missing or empty. A new directory gets `engine`, or the
+/// default engine for `None`.
 ///
 /// # Errors
-/// [`OpenError`]; also if another engine than `engine` wrote the directory.
+/// [`OpenError`]. This includes a directory that another engine than `engine` wrote.
 pub fn open_or_create(path: &Path, engine: Option<&str>, options: Options) -> Result<Arc<dyn Engine>, OpenError> {
     let found = match directory::engine_of(path) {
         Err(DirectoryError::Missing { .. }) => None,

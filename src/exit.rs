@@ -2,8 +2,8 @@
 //!
 //! The last line on stderr is a message for people that ends with the word for programs: `klad: cannot listen on ...:
 //! ... [port-in-use]`. Codes from 64 on are those of BSD's `sysexits.h` if one of them fits. `klad bench`
-//! (docs/bench.md), `klad lab` (docs/lab.md) and the client commands (docs/command-line.md) have their own codes, but
-//! `klad export` and `klad import` end with one of these if their data directory does not open.
+//! (docs/bench.md), `klad lab` (docs/lab.md) and the client commands (docs/command-line.md) have their own codes. But
+//! `klad export` and `klad import` end with a code of this module if their data directory does not open.
 //!
 //! Called by `main`. `reference` prints the table for the documents.
 
@@ -55,7 +55,8 @@ pub enum Exit {
     TooFewThreads,
     /// The Cassandra cluster cannot be reached, or does not do what klad needs.
     ClusterUnavailable,
-    /// The Cassandra cluster has no keyspace of klad, or another one than the command asks for.
+    /// The Cassandra cluster has no keyspace of klad, or a keyspace with another number of buckets than the command
+    /// asks for.
     NoKeyspace,
     /// The directory cannot be read, written or created.
     DataIo,
@@ -148,8 +149,8 @@ impl Exit {
     }
 }
 
-/// An error that ends a subcommand, except `klad bench`, `klad lab` and the client commands. Of the latter it has only
-/// the errors of a data directory that does not open.
+/// An error that ends a subcommand other than `klad bench`, `klad lab` and the client commands. Of the client commands'
+/// errors, only that of a data directory that does not open is here.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The configuration is invalid.

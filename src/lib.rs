@@ -1,5 +1,5 @@
 //! klad: a durable key-value store with an HTTP interface. This crate is the program: its command line, its settings
-//! and the client commands. The drawing shows the path of a request, which is in other crates:
+//! and the client commands. The drawing shows the path of a request; its code is in other crates:
 //!
 //! ```text
 //!     socket ─▶ server (accept, worker) ─▶ http (route, decode) ─▶ execution (admit, choose thread) ─▶ storage::Engine
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `ARCHITECTURE.md` lists the directories, the threads and the invariants. The modules below are declared in reading
-//! order. Which module may import which is in `tests/it/tidy.rs` (`ROWS`), which checks it.
+//! order. A test in `tests/it/tidy.rs` checks which module imports which; its table `ROWS` has the allowed imports.
 
 pub mod cli;
 pub mod exit;

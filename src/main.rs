@@ -1,5 +1,5 @@
-//! Runs the subcommand, prints why it failed, and sets the exit code. `exit` has the codes; `klad bench`, `klad lab`
-//! and the client commands have their own.
+//! Runs the subcommand, prints why it failed, and sets the exit code. `exit` has the codes. `klad bench`, `klad lab`
+//! and the client commands have their own codes.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -178,7 +178,7 @@ fn lab(command: &klad_lab::args::LabCommand) -> ExitCode {
 fn print_config(command_line: &CommandLine, as_json: bool) -> Result<(), Failure> {
     let resolved = settings::load(command_line)?;
     let config = settings::check(&resolved);
-    // An invalid configuration is printed too, before the error: the values help to find the mistake.
+    // klad also prints an invalid configuration, before the error, because the values help to find the mistake.
     let valid = config.as_ref().ok();
     let text =
         if as_json { format!("{:#}\n", settings::json(&resolved, valid)) } else { settings::text(&resolved, valid) };
@@ -221,7 +221,7 @@ fn serve(command_line: &CommandLine) -> Result<(), Failure> {
     {
         tracing::warn!(%error, "jemalloc's background thread did not start: unused memory returns to the kernel late");
     }
-    // Before any allocation that a profile should contain.
+    // The profiler starts before any allocation that a profile should contain.
     #[cfg(target_os = "linux")]
     if let Err(error) = klad_profile::heap::Heap::sample_every(config.heap_sample_bytes) {
         tracing::warn!(%error, "the heap profiler did not start: heap profiles are not available");
@@ -232,11 +232,11 @@ fn serve(command_line: &CommandLine) -> Result<(), Failure> {
     {
         tracing::debug!(%error, "could not disable huge pages, which waste memory with a small memory budget");
     }
-    // Before threads start: the kernel grows the table without waiting then.
+    // The table grows before threads start, because then the kernel does not wait.
     descriptors::grow_table(config.budget.connections_max + DESCRIPTORS_KEPT);
-    // Before anything that a signal must not interrupt.
+    // klad takes the signals before it does anything that a signal must not interrupt.
     let signals = Signals::take(end_at_once).map_err(Failure::Serve)?;
-    // Before the data directory is opened, so that a port in use changes no data.
+    // klad binds the addresses before it opens the data directory, so that a port in use changes no data.
     let listener = listen::bind(&config.listen)?;
     let admin_listener = listen::bind(&config.admin_listen)?;
     let mut engine = open_engine(&config)?;
@@ -265,7 +265,7 @@ fn serve(command_line: &CommandLine) -> Result<(), Failure> {
     let watchdog = Watchdog::start(move || pulse.beats());
     signals.wait_for_stop(|| {
         supervisor::reloading();
-        // A failed reload has logged its errors and changed nothing.
+        // A failed reload has logged its errors. The part that failed is unchanged.
         let succeeded = controller.get().is_none_or(|controller| controller.reload().is_ok());
         supervisor::ready(if succeeded { &status } else { "serving; the last reload failed, see the log" });
     });

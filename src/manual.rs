@@ -38,7 +38,7 @@ fn write_pages(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the command that `path` names, below the program.
+/// Returns the command that `path` names: the words after `klad`, such as `config` and `print`.
 fn find(path: &[String]) -> anyhow::Result<clap::Command> {
     let mut command = Cli::command();
     // Sets full names such as "klad put", and the options that all commands have.
@@ -54,8 +54,8 @@ fn find(path: &[String]) -> anyhow::Result<clap::Command> {
 fn page(path: &[String]) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     clap_mangen::Man::new(find(path)?).manual("klad").render(&mut bytes).expect("writing to memory does not fail");
-    // The page has no date, because the date of a release is not known at build time. clap_mangen leaves the date out
-    // of the title line, and the fields after it would move to the left: insert an empty one.
+    // The page has no date, because the date of a release is not known at build time. clap_mangen therefore leaves the
+    // date out of the title line, so that the later fields would move to the left. An empty date prevents this.
     let title = bytes.iter().position(|byte| *byte == b'"').expect("the title line names klad and its version");
     bytes.splice(title..title, *b"\"\" ");
     if path.is_empty() {
@@ -71,7 +71,7 @@ const ENVIRONMENT: &str = r".SH ENVIRONMENT
 The server of the commands that send requests to it, such as put and get, unless \fB\-\-url\fR is given
 .TP
 \fBKLAD_ADMIN_URL\fR
-The admin address for health and profile, unless a URL is given
+The admin address for health, profile and top, unless a URL is given
 .TP
 \fBKLAD_TOKEN_FILE\fR
 The file with the token to send, unless \fB\-\-token\-file\fR is given

@@ -27,7 +27,8 @@ use klad_storage::{Compression, LocalDisk as _};
 /// Options of `klad check`.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
-    /// Data directory or checkpoint to check. klad changes nothing in it except the process id in LOCK.
+    /// Data directory or checkpoint to check. klad changes nothing in the directory except the process id in the file
+    /// LOCK.
     #[arg(long, value_name = "DIR", default_value = "./data")]
     pub data: PathBuf,
     /// Print the result as JSON.
@@ -47,7 +48,8 @@ pub struct CompactArgs {
     /// Free disk space that the compaction must not use.
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(DISK_RESERVE_BYTES))]
     pub disk_reserve: ByteSize,
-    /// Compression of the written tables. Use the value of klad serve, or its next compactions change it again.
+    /// Compression of the written tables. Use the same value as for klad serve, otherwise the next compactions of klad
+    /// serve change the compression again.
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Compression::Lz4)]
     pub compression: Compression,
     /// Print the result as JSON.
@@ -55,7 +57,7 @@ pub struct CompactArgs {
     pub json: bool,
 }
 
-/// Why a command failed. `exit` has the code and the word of each.
+/// Why a command failed. `exit` has the code and the word of each error.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The data is damaged. The report is on stdout.
@@ -106,7 +108,7 @@ fn counted(findings: u64) -> String {
 /// Runs `klad check`.
 ///
 /// # Errors
-/// [`Error`]; damage is an error too.
+/// [`Error`]. Damaged data is an error too.
 pub fn check(args: &CheckArgs) -> Result<(), Error> {
     let progress = Arc::new(Progress::default());
     let done = while_drawing(
@@ -160,7 +162,7 @@ pub fn compact(args: &CompactArgs) -> Result<(), Error> {
     }
 }
 
-/// Opens the directory with the same checks as `klad serve`, but does not create one.
+/// Opens the directory with the same checks as `klad serve`, but never creates a directory.
 fn open(args: &CompactArgs) -> Result<RocksDbEngine, OpenError> {
     drop(directory::DataDirectory::open_existing(&args.data, "rocksdb")?);
     let (disk_reserve_bytes, compression) = (args.disk_reserve.0, args.compression);

@@ -120,7 +120,7 @@ fn section(option: Opt<'_>) -> String {
     text
 }
 
-/// The description of an option, taken apart.
+/// The parts of an option's description.
 struct Facts {
     /// The paragraphs without the range and without a computed default.
     paragraphs: Vec<String>,
@@ -232,7 +232,7 @@ fn entry(option: Opt<'_>) -> String {
     }
     let key = match &facts.example {
         Some(value) => format!("#{} = {value}\n", option.name()),
-        // No figure, because it would look like the default.
+        // The line has no value, because a value would look like the default.
         None => format!("#{} =\n", option.name()),
     };
     format!("\n{}{key}", wrapped("# ", &words))

@@ -6,7 +6,7 @@ use klad_server::limits;
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        // Far more than any use needs, and far less than what overflows a clock.
+        // The limit is far more than any use needs, and far less than what overflows a clock.
         Ok(duration) if duration > limits::OPTION_TIME_MAX => Err("must be at most 365 days".to_owned()),
         Ok(duration) => Ok(duration),
         Err(error) => Err(format!("{error}; use for example 500ms or 10s")),

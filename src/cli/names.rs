@@ -42,9 +42,9 @@ pub enum ExecutionName {
 /// Values of `--point-reads`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PointReadsName {
-    /// With RocksDB's Get.
+    /// Read with RocksDB's Get.
     Get,
-    /// With an iterator for each read.
+    /// Read with an iterator for each read.
     Iterator,
 }
 
@@ -89,13 +89,13 @@ pub enum LogFormatName {
 /// Values of `--log-level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevelName {
-    /// An operator must act.
+    /// Events after which an operator must act.
     Error,
-    /// An operator should know.
+    /// Events that an operator should know.
     Warn,
     /// What klad does.
     Info,
-    /// Why klad does it.
+    /// Why klad does something.
     Debug,
 }
 

@@ -1,8 +1,8 @@
 //! Reads HTTP answers: the head, and the body by length or by chunks. Called by `exchange`, `commands`, `profile` and
 //! the commands that read many items.
 //!
-//! It rejects a body without a length and without chunks, which ends with the connection. klad sends no such body, and
-//! a complete one cannot be distinguished from a truncated one.
+//! This module rejects a body that has neither a length nor chunks, and therefore ends with the connection. klad sends
+//! no such body, and a truncated body of this kind looks like a complete one.
 
 use std::io::{self, Read};
 
@@ -30,7 +30,7 @@ pub(super) enum AnswerError {
 }
 
 /// How the end of a body is found. `left` is the number of bytes that are left of the body, or of the current chunk.
-/// `begun`: a chunk was read before.
+/// `begun` says whether a chunk was read before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Length { left: u64 },
@@ -48,7 +48,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Reads heads up to the first that is not interim (1xx).
+    /// Reads heads until one is not interim (1xx), and returns that answer.
     ///
     /// # Errors
     /// [`AnswerError`].
@@ -132,8 +132,8 @@ impl Answer {
         };
     }
 
-    /// Returns the number of bytes left in the chunk or the body, at least 1; `None` at the end of the body. Reads
-    /// the size of the next chunk.
+    /// Returns the number of bytes left in the chunk or the body, at least 1; `None` at the end of the body. If the
+    /// current chunk has ended, reads the size of the next one.
     fn left(&mut self, connection: &mut Connection) -> Result<Option<u64>, AnswerError> {
         match self.framing {
             Framing::Ended | Framing::Length { left: 0 } => Ok(None),
@@ -157,7 +157,8 @@ impl Answer {
     }
 }
 
-/// The body of an answer as a reader. Its end is the end of the body, and a connection that ends before is an error.
+/// The body of an answer as a reader. The reader ends where the body ends. If the connection ends earlier, a read
+/// fails.
 pub(super) struct AnswerBody {
     pub(super) connection: Connection,
     pub(super) answer: Answer,

@@ -21,9 +21,9 @@ use klad_server::limits::TTL_RANGE;
 pub enum ClientCommand {
     /// Store a value under a key of a running server.
     ///
-    /// Prints the version and the durability of the write. Exit codes: 0 stored; 1 failed, nothing was stored; 2
-    /// wrong usage; 3 undetermined: the connection failed after the whole request was sent, or the server does not know
-    /// the outcome; the value may or may not be stored; 5 the condition does not hold, nothing was stored.
+    /// Prints the version and the durability of the write. Exit codes: 0 stored; 1 failed, nothing was stored; 2 wrong
+    /// usage; 3 undetermined: the value may or may not be stored, because the connection failed after the whole request
+    /// was sent, or because the server does not know the outcome; 5 the condition does not hold, nothing was stored.
     Put(PutArgs),
     /// Print the value of a key of a running server, byte for byte.
     ///
@@ -32,24 +32,25 @@ pub enum ClientCommand {
     /// Remove a key from a running server. A key that does not exist is not an error.
     ///
     /// Prints the version and the durability of the removal, or that the key was absent. Exit codes: 0 removed, or
-    /// absent; 1 failed, nothing was removed; 2 wrong usage; 3 undetermined, as with put; 5 the condition does not
-    /// hold.
-    Del(DelArgs),
-    /// Add to a counter of a running server, a value that is a decimal number, and print the sum.
-    ///
-    /// A counter that does not exist is created and starts at 0. Exit codes: 0 added; 1 failed, for example because the
-    /// value is not a number or would overflow, nothing was added; 2 wrong usage; 3 undetermined, as with put; 5 the
+    /// absent; 1 failed, nothing was removed; 2 wrong usage; 3 undetermined: the key may or may not be removed; 5 the
     /// condition does not hold.
+    Del(DelArgs),
+    /// Add a number to a counter of a running server (a value that is a decimal number), and print the sum.
+    ///
+    /// A counter that does not exist is created and starts at 0. Exit codes: 0 added; 1 failed, nothing was added, for
+    /// example because the value is not a number or the sum would overflow; 2 wrong usage; 3 undetermined: the number
+    /// may or may not be added; 5 the condition does not hold.
     Add(AddArgs),
     /// Change when a value of a running server expires, without changing the value.
     ///
     /// Prints the version and the durability of the change. Exit codes: 0 changed; 1 failed, nothing was changed; 2
-    /// wrong usage; 3 undetermined, as with put; 4 the key does not exist; 5 the condition does not hold.
+    /// wrong usage; 3 undetermined: the expiry may or may not be changed; 4 the key does not exist; 5 the condition
+    /// does not hold.
     Expire(ExpireArgs),
     /// List keys and values of a running server, in the order of the keys' bytes.
     ///
-    /// Prints a line for each entry: key, tab, value. It writes a backslash, and each byte that is not part of a
-    /// printable character, as \\, \n, \r, \t or \xHH. In bash, printf '%b' restores the bytes. The output is the
+    /// Prints a line for each entry: key, tab, value. The command writes a backslash, and each byte that is not part of
+    /// a printable character, as \\, \n, \r, \t or \xHH. In bash, printf '%b' restores the bytes. The output is the
     /// same on a terminal and in a pipe.
     ///
     /// Exit codes: 0 listed to the end or to --limit; 1 failed, perhaps after part of the list; 2 wrong usage.
@@ -57,7 +58,7 @@ pub enum ClientCommand {
     /// Send many puts, gets, removals and other changes to a running server, and print their results.
     ///
     /// The input has one JSON object on each line, as docs/http-api.md describes, for example
-    /// {"op":"put","key":"a","value":"1"}. The output has one line for each of them, in their order.
+    /// {"op":"put","key":"a","value":"1"}. The output has one line for each item, in the order of the items.
     ///
     /// Exit codes: 0 all items were done, or read an absent key; 1 failed, perhaps after some of the items; 2 wrong
     /// usage; 3 undetermined: some items may or may not have been done; 5 some items failed, such as those whose
@@ -65,20 +66,22 @@ pub enum ClientCommand {
     Batch(BatchArgs),
     /// Print the changes of a running server as they happen.
     ///
-    /// Prints a line for each change: version, tab, operation, tab, key. After a lost connection it connects again and
-    /// continues after the last change. Exit codes: 0 after --limit changes; 1 failed, or the server ended the stream; 2
-    /// wrong usage.
+    /// Prints a line for each change: version, tab, operation, tab, key. If the connection is lost, the command
+    /// connects again and continues after the last change. Exit codes: 0 after --limit changes; 1 failed, or the server
+    /// ended the stream; 2 wrong usage.
     Watch(WatchArgs),
     /// Write the entries of a running server, or of a data directory, to a file or to the standard output.
     ///
-    /// Without START, END and --prefix it writes all entries. Values, content types, metadata and expiry are kept byte for byte. The last line says that the export is
-    /// complete. Exit codes: 0 complete; 1 failed, perhaps after a part, from which --resume continues; 2 wrong usage;
-    /// with --data also those of klad serve, such as 75: a process serves the directory.
+    /// Without START, END and --prefix the command writes all entries. Values, content types, metadata and expiry are
+    /// kept byte for byte. The last line says that the export is complete. Exit codes: 0 complete; 1 failed, perhaps
+    /// after a part, from which --resume continues; 2 wrong usage; with --data also those of klad serve, such as 75: a
+    /// process serves the directory.
     Export(ExportArgs),
     /// Store the entries of an export in a running server or in a data directory.
     ///
-    /// Repeating an import changes nothing more. Exit codes: 0 all entries were stored; 1 failed, perhaps after some of
-    /// them; 2 wrong usage; with --data and --into also those of klad serve, such as 75: a process serves the directory.
+    /// An import may be repeated, because storing an entry again changes nothing. Exit codes: 0 all entries were
+    /// stored; 1 failed, perhaps after some of them; 2 wrong usage; with --data and --into also those of klad serve,
+    /// such as 75: a process serves the directory.
     Import(ImportArgs),
     /// Ask the admin address of a running server whether it accepts requests.
     ///
@@ -93,8 +96,8 @@ pub enum ClientCommand {
     Profile(ProfileArgs),
     /// Show on the terminal what a running server does: requests, queues, commits, memory, CPU time.
     ///
-    /// Keys: 1 to 3 choose a view, p pauses, ? shows help, q quits. It has the figures of the console, which is a page
-    /// at the path /console of the admin address. NO_COLOR switches colours off.
+    /// Keys: 1 to 3 choose a view, p pauses, ? shows help, q quits. The figures are those of the console, a page at the
+    /// path /console of the admin address. NO_COLOR switches colours off.
     ///
     /// Exit codes: 0 ended by the user, or printed; 1 failed; 2 wrong usage.
     Top(TopArgs),
@@ -118,13 +121,13 @@ pub struct PutArgs {
     /// The key, as the argument's own bytes.
     #[arg(value_name = "KEY")]
     pub key: OsString,
-    /// The value, as the argument's own bytes; `-`, or no value, reads it from the standard input.
+    /// The value, as the argument's own bytes. If it is missing or `-`, klad reads the value from the standard input.
     #[arg(value_name = "VALUE", allow_negative_numbers = true)]
     pub value: Option<OsString>,
     /// Read the value from a file.
     #[arg(short, long, value_name = "FILE", conflicts_with = "value", value_hint = clap::ValueHint::FilePath)]
     pub file: Option<PathBuf>,
-    /// Remove the value after this time, such as 90s, 1h or a number of seconds [default: it stays].
+    /// Remove the value after this time, such as 90s, 1h or a number of seconds [default: the value stays].
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     pub ttl: Option<Duration>,
     /// Content type of the value, which the server gives back with it [default: none].
@@ -132,7 +135,7 @@ pub struct PutArgs {
     pub content_type: Option<String>,
     /// Content encoding of the value, such as gzip, which the server gives back with it [default: none].
     ///
-    /// klad sends and stores the value as it is: it does not compress it.
+    /// klad does not compress the value: it sends and stores the bytes as they are.
     #[arg(long, value_name = "CODING")]
     pub content_encoding: Option<String>,
     /// An entry of metadata, which the server gives back with the value. The option may be repeated.
@@ -158,12 +161,12 @@ pub struct GetArgs {
     /// The key, as the argument's own bytes.
     #[arg(value_name = "KEY")]
     pub key: OsString,
-    /// Write the value to a file, which is replaced only when the value has arrived whole.
+    /// Write the value to FILE. klad replaces an existing file only when the whole value has arrived.
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub output: Option<PathBuf>,
     /// Print the headers of the answer before the value: version (ETag), type, metadata and remaining time.
     ///
-    /// An empty line follows them. With --output only the headers are printed.
+    /// An empty line follows the headers. With --output, klad prints only the headers.
     #[arg(short = 'i', long)]
     pub headers: bool,
     #[command(flatten)]
@@ -203,7 +206,7 @@ pub struct AddArgs {
     /// The number to add, from -9223372036854775808 to 9223372036854775807.
     #[arg(value_name = "BY", allow_negative_numbers = true)]
     pub by: i64,
-    /// Remove the counter after this time, if the command creates it, such as 90s, 1h or a number of seconds.
+    /// If the command creates the counter, remove the counter after this time, such as 90s, 1h or a number of seconds.
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     pub ttl: Option<Duration>,
     #[command(flatten)]
@@ -226,7 +229,8 @@ pub struct ExpireArgs {
     /// The key, as the argument's own bytes.
     #[arg(value_name = "KEY")]
     pub key: OsString,
-    /// The time after which the server removes the value, such as 90s, 1h or a number of seconds; none: it stays.
+    /// The time after which the server removes the value, such as 90s, 1h or a number of seconds; none: the value
+    /// stays.
     #[arg(value_name = "TTL", value_parser = ttl_or_none)]
     pub ttl: Lifetime,
     #[command(flatten)]
@@ -287,7 +291,7 @@ pub struct TopArgs {
 #[derive(Args, Debug, Default)]
 #[group(multiple = false)]
 pub struct ConditionArgs {
-    /// Write only if the key has this version, with or without quotes; *: only if the key exists.
+    /// Write only if the key has this version (ETAG with or without quotes), or with * only if the key exists.
     #[arg(long, value_name = "ETAG")]
     pub if_match: Option<String>,
     /// Write only if the key does not exist.
@@ -298,7 +302,7 @@ pub struct ConditionArgs {
 /// Condition of a write that needs a value.
 #[derive(Args, Debug)]
 pub struct MatchArgs {
-    /// Write only if the key has this version, with or without quotes; *: only if the key exists.
+    /// Write only if the key has this version (ETAG with or without quotes), or with * only if the key exists.
     #[arg(long, value_name = "ETAG")]
     pub if_match: Option<String>,
 }
@@ -306,7 +310,7 @@ pub struct MatchArgs {
 /// Options of commands that write.
 #[derive(Args, Debug)]
 pub struct WriteArgs {
-    /// Durability that the write must have before the server answers [default: the server's].
+    /// Durability that the write must have before the server answers [default: the server's setting].
     #[arg(long, value_enum, value_name = "WORD")]
     pub durability: Option<Durability>,
     /// Print nothing on success.
@@ -357,8 +361,8 @@ pub struct ServerArgs {
 pub struct TransportArgs {
     /// File with the token to send [default: KLAD_TOKEN_FILE, or no token].
     ///
-    /// The file contains the token alone, or it is the token file of the server. From the latter klad sends the first
-    /// token that may write, or the first token if none may.
+    /// The file contains the token alone, or it is the token file of the server. From the server's file klad sends the
+    /// first token that may write, or the first token if none may.
     #[arg(long, value_name = "FILE", help_heading = "Connection", value_hint = clap::ValueHint::FilePath)]
     pub token_file: Option<PathBuf>,
     /// File with the certificates (PEM) that https:// trusts [default: SSL_CERT_FILE, or those of the system].
@@ -367,8 +371,8 @@ pub struct TransportArgs {
     /// Maximum time of the whole command, from 1ms to 1h [default: no limit, but the command fails after 30s without
     /// a byte].
     ///
-    /// klad also sends this time, less a tenth, to the server (Klad-Timeout), so that the server's answer that
-    /// nothing was done arrives in time.
+    /// klad also sends nine tenths of --timeout to the server (Klad-Timeout), so that the server's answer that nothing
+    /// was done arrives before the command ends.
     #[arg(long, value_name = "TIME", help_heading = "Connection", value_parser = timeout)]
     pub timeout: Option<Duration>,
 }

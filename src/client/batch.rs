@@ -1,6 +1,6 @@
 //! `klad batch`: sends the lines of its input as batches, and prints the results. Called by `client::run`.
 //!
-//! Lines go to the server as they are, in pieces that `/v1/limits` allows. Only with `--atomic` there is one piece.
+//! Lines go to the server unchanged, in batches of a size that `/v1/limits` allows. With `--atomic` there is one batch.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write as _};
@@ -18,7 +18,7 @@ use crate::client::output::{check, lock, not_written};
 use crate::client::problem::Problem;
 use crate::client::write_headers::durability;
 
-/// What `klad batch` and `klad import` read in a result. The item is at the same place in the batch.
+/// The members of a result that `klad batch` and `klad import` read. The results have the order of the items.
 #[derive(Debug, Deserialize)]
 pub(super) struct ItemResult {
     pub(super) status: u16,
@@ -135,10 +135,10 @@ impl Batch<'_> {
     }
 }
 
-/// Passes the results of a batch to `sink`, each also as the line that the server sent.
+/// Passes each result of a batch to `sink`, together with the line that the server sent.
 ///
 /// # Errors
-/// The answer is incomplete or invalid, so the outcome of a write is not known; or the error of `sink`.
+/// The answer is incomplete or invalid, so that the outcome of a write is not known. Also the error of `sink`.
 pub(super) fn each_result(
     body: AnswerBody,
     mut sink: impl FnMut(&[u8], &ItemResult) -> Result<(), Error>,

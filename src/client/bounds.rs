@@ -1,4 +1,4 @@
-//! What one batch may contain, from the server's `/v1/limits`. Called by `batch` and `upload`.
+//! The limits of one batch, from the server's `/v1/limits`. Called by `batch` and `upload`.
 
 use std::io::Read as _;
 
@@ -41,7 +41,7 @@ impl Bounds {
         items >= self.items_max || bytes + length > self.bytes_max
     }
 
-    /// Like [`Bounds::excludes`], but for a batch whose size is the client's choice.
+    /// Like [`Bounds::excludes`], but also applies the client's own limits. An empty batch is never enough.
     pub(super) fn is_enough(&self, items: u64, bytes: u64, length: u64) -> bool {
         items > 0
             && (self.excludes(items, bytes, length)

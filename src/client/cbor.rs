@@ -101,7 +101,7 @@ impl Map {
 /// Reads an item.
 ///
 /// # Errors
-/// The bytes are not an item: a text for people.
+/// The bytes are not an item. The error is a text for people.
 pub(super) fn decode(bytes: &[u8]) -> Result<Item<'_>, String> {
     item(&mut Decoder::new(bytes)).map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! The commands for one key, put, get, del, add and expire, and health: each sends one request and prints the answer.
+//! The commands for one key (put, get, del, add and expire), and health. Each sends one request and prints the answer.
 //! Called by `client::run`.
 
 use std::fs::File;
@@ -184,7 +184,8 @@ fn value(args: &PutArgs) -> Result<Body, Error> {
 }
 
 /// Reads the start of `source`. Returns a value that ends within [`CLIENT_READ_AHEAD_BYTES`] as bytes, and a longer one
-/// as a stream. `size`: the size of a file by the system, which is 0 or a page for some files such as those of /proc.
+/// as a stream. `size` is the size of a file as the system reports it. For some files, such as those of /proc, the
+/// system reports 0 or one page.
 fn read_ahead(mut source: impl Read + 'static, size: Option<u64>) -> io::Result<Body> {
     let mut bytes = Vec::new();
     source.by_ref().take(CLIENT_READ_AHEAD_BYTES + 1).read_to_end(&mut bytes)?;
@@ -206,7 +207,7 @@ fn report_write(
     if !expected.contains(&answer.status) {
         return Err(rejection(connection, answer, true));
     }
-    // A removal leaves no value that could have an ETag.
+    // The answer to a removal has no ETag, because there is no value. Its version is in another header.
     let version = answer.header("etag").or_else(|| answer.header("klad-version"));
     let version = version.map_or("unknown", |version| version.trim_matches('"'));
     let durability = answer.header("klad-durability").unwrap_or("unknown");

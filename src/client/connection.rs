@@ -117,7 +117,8 @@ impl Connection {
         if ca.is_some() && !url.https {
             return Err(Error::Usage("--ca is for https:// URLs".to_owned()));
         }
-        // Before the network is used, so that a mistake in the arguments is reported first.
+        // The TLS configuration is made before the network is used, so that a mistake in the arguments is reported
+        // first.
         let tls = url.https.then(|| tls::connection(&url.host, ca)).transpose()?;
         let mut timed = Timed { socket: connect(url, deadline)?, deadline };
         let stream = match tls {
@@ -181,7 +182,8 @@ impl Connection {
         self.buffer.truncate(before + *result.as_ref().unwrap_or(&0));
         match result {
             Ok(count) => Ok(count > 0),
-            // TLS without its closing message. The caller knows from the framing whether the answer is complete.
+            // The server ended TLS without its closing message. The caller knows from the framing whether the answer is
+            // complete.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => Err(error),
         }
@@ -210,7 +212,7 @@ impl Connection {
     }
 }
 
-/// Connects to the addresses of the host, one after the other: `localhost` may have two. The system's resolver limits
+/// Tries the addresses of the host, such as the two of `localhost`, one after the other. The system's resolver limits
 /// the time of the look-up.
 fn connect(url: &Url, deadline: Deadline) -> Result<TcpStream, Error> {
     let failed = |why: &io::Error| Error::Failed(format!("cannot connect to {}: {why}", url.authority));
@@ -220,7 +222,8 @@ fn connect(url: &Url, deadline: Deadline) -> Result<TcpStream, Error> {
         let wait = deadline.next().map_err(|error| failed(&error))?.min(CLIENT_CONNECT_TIMEOUT);
         match TcpStream::connect_timeout(&address, wait) {
             Ok(socket) => {
-                // Otherwise the kernel may delay the second part of a request. Not needed for correctness.
+                // Without this option the kernel may delay the second part of a request. The request is correct even if
+                // this call fails.
                 let _ = socket.set_nodelay(true);
                 return Ok(socket);
             }

@@ -1,5 +1,5 @@
-//! The entries of a data directory that no process serves: `export` reads them, and `import` stores them. The engine runs
-//! in this process and does what it does for a server. No other process can change the data meanwhile.
+//! The entries of a data directory that no process serves: `export` reads them, and `import` stores them. The engine
+//! runs in this process, as it does in a server. No other process can change the data meanwhile.
 
 use std::borrow::Cow;
 use std::num::NonZeroU64;
@@ -28,7 +28,7 @@ use klad_storage::operation::{
 };
 use klad_storage::{ChangeKind, Engine, Reply};
 
-/// Entries of one step of a scan, and their bytes. An entry that is larger is a step by itself.
+/// Maximum number of entries in one step of a scan, and of their bytes. A larger entry is a step by itself.
 const STEP_ENTRIES_MAX: usize = 1_000;
 const STEP_BYTES_MAX: usize = 1 << 20;
 
@@ -129,7 +129,7 @@ pub(super) struct ImportDirectory {
     directory: Directory,
     condition: Option<Condition>,
     durability: Durability,
-    /// When the engine last looked at the free space.
+    /// When the engine last checked the free space.
     looked: Instant,
 }
 
@@ -153,7 +153,8 @@ impl ImportDirectory {
         })
     }
 
-    /// Fails if the engine takes no writes. A write waits by itself until compactions have caught up.
+    /// Fails if the engine accepts no writes. A stall is no error here, because the write itself waits until
+    /// compactions have caught up.
     fn check_writable(&mut self) -> Result<(), Error> {
         let engine = &self.directory.engine;
         if clock::now().saturating_duration_since(self.looked) >= HOUSEKEEPING_INTERVAL {
@@ -202,7 +203,7 @@ impl Target for ImportDirectory {
     }
 }
 
-/// Makes the value of an entry, within the limits of a server with the largest options.
+/// Makes the value of an entry. The limits are those of a server whose options have their largest values.
 pub(super) fn value(entry: &Entry<'_>, expires_at_ms: Option<u64>) -> Result<Value, ApiError> {
     let payload = entry.value.as_deref().unwrap_or_default();
     let now_ms = clock::unix_ms();

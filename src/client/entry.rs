@@ -1,5 +1,5 @@
-//! Entries of scans, exports and batches: from JSON and CBOR, and to them, without loss of bytes. `docs/http-api.md`
-//! has the members. Called by `list`, `scan`, `export` and `import`.
+//! Entries of scans, exports and batches, which this module decodes from JSON and CBOR, and encodes without loss of
+//! bytes. `docs/http-api.md` has the members. Called by `list`, `scan`, `export` and `import`.
 //!
 //! A member that klad does not know is an error: an export that left it out would be incomplete.
 
@@ -19,7 +19,7 @@ pub(super) struct Entry<'a> {
     pub(super) key: Cow<'a, [u8]>,
     /// `None` if only keys were asked for.
     pub(super) value: Option<Cow<'a, [u8]>>,
-    /// With its quotes, as in headers.
+    /// The `ETag` with its quotes, as in headers.
     pub(super) etag: Option<Cow<'a, str>>,
     pub(super) content_type: Option<Cow<'a, str>>,
     pub(super) content_encoding: Option<Cow<'a, str>>,
@@ -51,14 +51,14 @@ pub(super) struct End {
     pub(super) next: Option<String>,
     /// Whether there are no more entries.
     pub(super) complete: bool,
-    /// The number of entries before. Only exports have it.
+    /// The number of entries before this item. Only exports have it.
     pub(super) entries: Option<u64>,
 }
 
 /// Reads an item.
 ///
 /// # Errors
-/// The bytes are not an item: a text for people.
+/// The bytes are not an item. The error is a text for people.
 pub(super) fn decode(format: Format, bytes: &[u8]) -> Result<Item<'_>, String> {
     match format {
         Format::Ndjson => serde_json::from_slice::<Json<'_>>(bytes).map_err(|error| error.to_string())?.item(),
@@ -74,7 +74,8 @@ pub(super) fn encode(format: Format, item: &Item<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the item of a batch that stores an entry for `ttl_s`, and only if the key is absent if `if_absent` is set.
+/// Appends the item of a batch that stores an entry for `ttl_s` seconds. If `if_absent` is set, the item stores the
+/// entry only if the key does not exist.
 pub(super) fn encode_put(format: Format, entry: &Entry<'_>, ttl_s: Option<f64>, if_absent: bool, out: &mut Vec<u8>) {
     let entry = Entry { etag: None, modified_ms: None, expires_at_ms: None, bytes: None, ttl_s, ..entry.clone() };
     match format {

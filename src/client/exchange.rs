@@ -1,8 +1,8 @@
 //! Sends one request and reads the head of its answer; decides what a missing answer means. Called by `commands`,
 //! `profile` and the commands that send many requests.
 //!
-//! A write counts as sent from the moment at which its last bytes go to the kernel. Before that the server has no
-//! complete request and executes nothing; after that its outcome is undetermined without an answer.
+//! A write counts as sent from the moment at which its last bytes go to the kernel. Before that, the server has no
+//! complete request and executes nothing. After that, the outcome is undetermined if there is no answer.
 
 use std::borrow::Cow;
 use std::io::{self, Read, Write as _};
@@ -17,8 +17,8 @@ use crate::client::{Error, TOKEN_FILE_VARIABLE, URL_VARIABLE, token};
 use klad_base::clock;
 
 /// Maximum length of a body that is sent together with the head. Larger bodies, and those of unknown length, wait for
-/// `100 Continue`, so that a rejection comes before the body is sent. klad discards this much of a rejected body
-/// without closing the connection.
+/// `100 Continue`, so that a rejection comes before the body is sent. A klad server discards as many bytes of a
+/// rejected body without closing the connection.
 const SENT_AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// Interval of the calls of [`AnswerWait::each_second`].
@@ -112,7 +112,7 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Starts the time of the command.
+    /// Starts the time of the whole command.
     ///
     /// # Errors
     /// The URL is invalid.
@@ -131,7 +131,7 @@ impl<'a> Session<'a> {
         exchanged.map(|(connection, answer)| AnswerBody { connection, answer })
     }
 
-    /// Returns whether the time of the command allows to wait for `pause`.
+    /// Returns whether the time that is left for the command is longer than `pause`.
     pub(super) fn has_time_for(&self, pause: Duration) -> bool {
         self.deadline.left().is_none_or(|left| left > pause)
     }
@@ -167,7 +167,8 @@ fn exchange_until(
         Ok(None) => wait(sending.connection, answer_wait)
             .and_then(|()| Answer::read(sending.connection))
             .map_err(Unanswered::Answer),
-        // A server that rejects the request may close the connection while it is sent. Its answer may have arrived.
+        // A server that rejects the request may close the connection while the client still sends. The answer may have
+        // arrived.
         Err(Unanswered::Answer(error)) => Answer::read(sending.connection).map_err(|_| Unanswered::Answer(error)),
         Err(error) => Err(error),
     };
@@ -229,7 +230,7 @@ fn head(url: &Url, request: &Request, token: Option<&str>, left: Option<Duration
         add("Authorization", format!("Bearer {token}").as_bytes());
     }
     if let Some(left) = left {
-        // The deadline of the server is earlier, so that it has time to answer that nothing has happened.
+        // The deadline of the server is earlier, so that the server has time to answer that nothing has happened.
         let server_ms = u64::try_from(left.as_millis()).expect("at most an hour") * 9 / 10;
         if server_ms == 0 {
             return Err(Error::Failed(
@@ -340,7 +341,8 @@ impl Sending<'_> {
                         return Err(changed("shorter"));
                     }
                     left -= count as u64;
-                    // Checked before the last bytes are sent: without them the server stores nothing.
+                    // The end of the file is checked before the last bytes are sent, because without them the server
+                    // stores nothing.
                     if left == 0 && read(&mut source, &mut [0])? > 0 {
                         return Err(changed("longer"));
                     }

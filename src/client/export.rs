@@ -6,8 +6,8 @@
 //!   directory  a data directory that no process serves ──────┴──▶ entry ──▶ file ──▶ the end, with the count
 //! ```
 //!
-//! The file grows in place and not under another name, so that `--resume` finds what there is. The end tells whether it
-//! is complete.
+//! The file has its final name from the beginning, so that `--resume` finds what was written. The last item tells
+//! whether the file is complete.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Seek as _, SeekFrom, Write};
@@ -45,7 +45,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Error> {
         let mut out = BufWriter::with_capacity(WRITE_BYTES, lock()?);
         return export(&source, range, args.format, &Part::default(), &mut out, not_written).map(drop).map_err(
             |error| match error {
-                // A reader such as a compressor that ends early has not got the whole export.
+                // If a reader such as a compressor ends early, it has not got the whole export.
                 Error::OutputClosed => Error::Failed("the output was closed before the export was complete".to_owned()),
                 other => other,
             },
@@ -100,7 +100,7 @@ impl Source<'_> {
     }
 }
 
-/// Writes the entries behind `part`, and the end. Returns the counts in words.
+/// Writes the entries that follow `part`, and the last item. Returns the counts in words.
 fn export(
     source: &Source<'_>,
     range: Range,
@@ -132,7 +132,7 @@ fn export(
     Ok(progress.finish())
 }
 
-/// Replaces the time left by the time at which the value expires, which stays true in a file.
+/// Replaces the time left by the time at which the value expires, because only the latter stays true in a file.
 fn with_expiry(mut entry: Entry<'_>) -> Entry<'_> {
     if let Some(ttl_s) = entry.ttl_s.take() {
         let left = std::time::Duration::try_from_secs_f64(ttl_s).unwrap_or_default();
@@ -145,9 +145,9 @@ fn with_expiry(mut entry: Entry<'_>) -> Entry<'_> {
 #[derive(Debug, Default)]
 struct Part {
     entries: u64,
-    /// Up to the end of the last complete entry.
+    /// The length of the file up to the end of the last complete entry.
     bytes: u64,
-    /// Empty without an entry.
+    /// The key of the last complete entry; empty if there is none.
     last_key: Vec<u8>,
     is_complete: bool,
 }
@@ -177,7 +177,7 @@ impl Part {
                 Err(ItemError::Io(why)) => return Err(failed(why)),
                 Err(error) => return Err(other(&error.to_string())),
             };
-            // An item that begins within the last write may be cut, and then has no line feed.
+            // The last item may be cut. It then has no line feed.
             let is_last = items.offset() == length;
             match item {
                 Ok(Ok(key)) if range.contains(&key) && key > part.last_key => {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Storing an entry twice changes nothing more, so an import can be repeated as a whole. `import_state` records how far
-//! it has come.
+//! an import has come.
 
 use std::io::Read;
 use std::time::Duration;
@@ -33,17 +33,17 @@ pub(super) trait Target {
     /// An entry in the form in which it is stored.
     type Item;
 
-    /// Whether a batch of `items` items and `bytes` bytes is stored before an item of `next_bytes` is added to it. An
+    /// Returns whether a batch of `items` items and `bytes` bytes has no place for a further item of `next_bytes`. An
     /// item that is larger than any batch is a batch by itself.
     fn is_full(&self, items: u64, bytes: u64, next_bytes: u64) -> bool;
 
-    /// Makes the item of an entry, which has a value. An error says why the entry cannot be stored.
+    /// Makes an item of an entry, which has a value. The error says why the entry cannot be stored.
     fn item(&self, entry: &Entry<'_>, expires_at_ms: Option<u64>) -> Result<Self::Item, String>;
 
     /// Returns the size of an item.
     fn bytes(item: &Self::Item) -> usize;
 
-    /// Stores a batch. Returns the number of entries whose keys exist, and were kept because the command asks for it.
+    /// Stores a batch. Returns the number of entries that were not stored because their keys exist (`--if-absent`).
     ///
     /// # Errors
     /// [`Error`]. Some of the entries may be stored.
@@ -59,7 +59,7 @@ pub(super) trait Target {
 /// Entries that are stored together.
 pub(super) struct Batch<I> {
     pub(super) items: Vec<I>,
-    /// The number of each item's entry in the input.
+    /// For each item, the number of its entry in the input.
     pub(super) numbers: Vec<u64>,
     /// The size of each item.
     sizes: Vec<usize>,
@@ -84,7 +84,7 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Error> {
         ));
     }
     if let Some(path) = &args.data {
-        // First the input, so that a wrong name creates no directory.
+        // The input is opened before the directory, so that a wrong name of the input creates no directory.
         let input = Input::open(args)?;
         return import(args, input, ImportDirectory::open(path, args)?);
     }
@@ -101,7 +101,7 @@ pub(super) fn run(args: &ImportArgs) -> Result<(), Error> {
 /// What an import reads.
 struct Input {
     source: Source,
-    /// How far an earlier import of it has come.
+    /// How far an earlier import of the same input has come.
     state: ImportState,
 }
 
@@ -133,7 +133,7 @@ impl Input {
         Ok(Input { source: Source::Items(items), state })
     }
 
-    /// The form of the items. Generated entries have none.
+    /// Returns the form of the items. For generated entries, which have none, the result has no meaning.
     fn format(&self) -> Format {
         match &self.source {
             Source::Items(items) => items.format(),
@@ -219,7 +219,7 @@ struct Import<'a, T: Target> {
     entries: u64,
     /// The key of the last of them.
     last_key: Vec<u8>,
-    /// The number of entries that were read since the last end.
+    /// The number of entries that were read since the last end item.
     since_end: u64,
     /// Whether the last item was a complete end.
     ended: bool,
@@ -264,7 +264,7 @@ impl<T: Target> Import<'_, T> {
         Ok(())
     }
 
-    /// Passes an entry that was imported before.
+    /// Skips an entry that an earlier import has stored. Checks the key of the last such entry.
     fn skip(&mut self, entry: &Entry<'_>, state: &ImportState) -> Result<(), Error> {
         self.count(entry);
         if self.entries == state.entries && !state.ends_with(&entry.key) {
@@ -281,7 +281,7 @@ impl<T: Target> Import<'_, T> {
         self.last_key.extend_from_slice(&entry.key);
     }
 
-    /// Adds an entry to the batch, and stores the batch before if the entry does not fit.
+    /// Adds an entry to the batch. If the entry does not fit, stores the batch first.
     fn add(&mut self, entry: &Entry<'_>) -> Result<(), Error> {
         let number = self.entries + 1;
         if entry.value.is_none() {
@@ -328,7 +328,7 @@ impl<T: Target> Import<'_, T> {
         if self.batch.items.is_empty() {
             return Ok(());
         }
-        // Taken out, so that it is not stored again after an error.
+        // The batch is taken out, so that it is not stored again after an error.
         let mut batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
         let sizes = std::mem::take(&mut batch.sizes);
@@ -352,7 +352,7 @@ fn expires_at_ms(entry: &Entry<'_>) -> Option<u64> {
     entry.expires_at_ms.or_else(|| entry.ttl_s.map(after))
 }
 
-/// What the entries are generated from. `None`: they are read.
+/// Returns a text of the options from which the entries are generated; `None` if the entries are read.
 fn generated_from(args: &ImportArgs) -> Option<String> {
     let count = args.generate?;
     Some(format!("{:?}", (count, &args.key_format, &args.value_format, args.value_size)))

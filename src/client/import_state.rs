@@ -13,7 +13,7 @@ use crate::client::{Error, key};
 pub(super) struct ImportState {
     /// The number of entries from the beginning of the input.
     pub(super) entries: u64,
-    /// The key of the last one, in base64url. It tells another input from this one.
+    /// The key of the last stored entry, in base64url. It shows whether another input is the same one.
     last_key64: String,
     /// What the entries were generated from. `None`: they were read.
     #[serde(default)]
@@ -47,7 +47,7 @@ impl ImportState {
         write_whole(path, &text)
     }
 
-    /// Whether the state is of this input, as far as that can be known before it is read.
+    /// Returns whether the state can be that of this input, as far as this is known before the input is read.
     pub(super) fn is_of(&self, generated: Option<&str>) -> bool {
         self.entries == 0 || self.generated.as_deref() == generated
     }

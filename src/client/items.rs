@@ -61,7 +61,7 @@ pub(super) struct Items<R> {
     end: Option<usize>,
     /// Where the search for the end continues.
     searched: usize,
-    /// The number of bytes of all items that were returned, with what separates them.
+    /// The number of bytes of all items that were returned, including the separators.
     offset: u64,
     source_ended: bool,
 }
@@ -116,8 +116,8 @@ impl<R: Read> Items<R> {
         }
     }
 
-    /// Returns the next item without what separates it from others; `None` at the end. Empty lines are no items. The
-    /// last line needs no line feed.
+    /// Returns the next item without separators; `None` at the end. Empty lines are no items. The last line needs no
+    /// line feed.
     ///
     /// # Errors
     /// [`ItemError`].
@@ -143,7 +143,7 @@ impl<R: Read> Items<R> {
         }))
     }
 
-    /// Passes everything up to `end`.
+    /// Moves the begin of the next item to `end`.
     fn pass(&mut self, end: usize) {
         self.offset += (end - self.begin) as u64;
         (self.begin, self.searched, self.end) = (end, end, None);
@@ -156,7 +156,8 @@ impl<R: Read> Items<R> {
     }
 
     fn map_end(&mut self) -> Result<Option<usize>, ItemError> {
-        // From the begin of the item each time: a map of a few members is passed quickly, whatever their lengths.
+        // The decoder starts at the begin of the item each time. This is fast, because it skips a member in one step,
+        // whatever the length of the member is.
         let mut decoder = minicbor::Decoder::new(&self.buffer[self.begin..]);
         match decoder.skip() {
             Ok(()) => Ok(Some(self.begin + decoder.position())),

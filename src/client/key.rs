@@ -1,5 +1,5 @@
-//! Keys: from the command line to bytes, and from bytes to the target of a request. Called by `commands`, `range`,
-//! `import` and `entry`.
+//! Keys: from the command line to bytes, and from bytes to the target of a request. Called by `commands`, `list`,
+//! `watch`, `upload`, `import_state` and `entry`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -55,9 +55,9 @@ pub(super) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// Returns the path, or path and query, of a key. `query` follows it, without `?` or `&` before it.
+/// Returns the path of a key, followed by `query` if it is not empty. `query` begins with neither `?` nor `&`.
 ///
-/// A key that a proxy could change on its way, with `//`, a segment `..` or an encoded byte, is sent as `key64`.
+/// On its way, a proxy could change a key with `//`, a segment `..` or an encoded byte. Such a key is sent as `key64`.
 pub(super) fn target(key: &[u8], query: &str) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(byte);
     let is_segment = |segment: &[u8]| !matches!(segment, b"" | b"." | b"..");

@@ -1,5 +1,5 @@
-//! Scans of `/v1`: the entries of a range in one or several requests, each continued from the cursor of the one before.
-//! Called by `scan` and `export`.
+//! Scans of `/v1`: the entries of a range in one or several requests. Each request continues at the cursor of the
+//! previous one. Called by `scan` and `export`.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
@@ -16,7 +16,8 @@ use crate::client::{Error, key};
 /// A range of keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Range {
-    /// Keys that begin with it; empty: all keys. Either it or the two others are set.
+    /// The bytes with which all keys of the range begin; empty: all keys. If `prefix` is set, `start` and `end` are
+    /// not.
     pub(super) prefix: Vec<u8>,
     /// The first key; empty: the first key of the store.
     pub(super) start: Vec<u8>,
@@ -80,7 +81,7 @@ impl List {
     /// Passes all items to `sink`, and returns their number.
     ///
     /// # Errors
-    /// [`Error`], also of `sink`. The message of an incomplete list says so.
+    /// [`Error`], also of `sink`. If the list is incomplete, the message says so.
     pub(super) fn run(
         &self,
         session: &Session<'_>,
@@ -139,7 +140,8 @@ impl List {
         }
     }
 
-    /// Returns path and query. A cursor stands for the range, the direction and the delimiter.
+    /// Returns path and query. With a cursor they have no range, direction and delimiter, because the cursor contains
+    /// these.
     fn target(&self, cursor: Option<&str>, listed: u64) -> String {
         let mut target = "/v1/kv".to_owned();
         let mut add = |name: &str, value: &str| {
@@ -176,7 +178,8 @@ impl List {
     }
 }
 
-/// Sends a request for items, or for a page, and repeats it while the server rejects it with 503 if `patient` is set.
+/// Sends a request for items, or without `format` for a JSON document. If `patient` is set, repeats the request while
+/// the server rejects it with 503.
 fn get(session: &Session<'_>, target: &str, format: Option<Format>, patient: bool) -> Result<AnswerBody, Error> {
     let mut patience = Patience::new(session, patient);
     loop {

@@ -27,7 +27,7 @@ pub struct RangeArgs {
     /// Key at which the range ends; this key is not part of it [default: after the last key].
     #[arg(value_name = "END")]
     pub end: Option<OsString>,
-    /// Only keys that begin with these bytes.
+    /// Select only keys that begin with these bytes.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["start", "end"])]
     pub prefix: Option<OsString>,
     #[command(flatten)]
@@ -51,17 +51,17 @@ pub struct ScanArgs {
     /// List the keys in descending order.
     #[arg(long)]
     pub reverse: bool,
-    /// Print keys that have these bytes behind --prefix, such as a slash, once, cut behind these bytes.
+    /// Cut each key behind the first TEXT after --prefix, such as a slash, and print equal results once.
     ///
-    /// It lists keys as directories. It is not interpreted by --key-hex and the like.
+    /// With a slash, the command lists keys as directories. --key-hex, --key-base64 and --percent do not apply to TEXT.
     #[arg(long, value_name = "TEXT")]
     pub delimiter: Option<OsString>,
     /// Print only the number of entries.
     #[arg(long, conflicts_with_all = ["keys_only", "limit", "reverse", "delimiter"])]
     pub count: bool,
-    /// Print one JSON object per line for each entry, with "key" and "value" if the bytes are UTF-8, otherwise
-    /// "key64" and "value64" with the bytes in base64; and with etag, content_type, content_encoding, meta, ttl and
-    /// modified_ms.
+    /// Print one JSON object per line for each entry. It has "key" and "value" if the bytes are UTF-8, otherwise
+    /// "key64" and "value64" with the bytes in base64. The object also has etag, content_type, content_encoding, meta,
+    /// ttl and modified_ms.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -72,13 +72,13 @@ pub struct ScanArgs {
 /// Options of `klad batch`.
 #[derive(Args, Debug)]
 pub struct BatchArgs {
-    /// File with the items; `-`, or no file, reads them from the standard input.
+    /// File with the items. If it is missing or `-`, klad reads the items from the standard input.
     #[arg(value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub file: Option<PathBuf>,
     /// Do all items or none, in one commit. More items than the server takes in one request are an error.
     #[arg(long)]
     pub atomic: bool,
-    /// Durability that the writes must have before the server answers [default: the server's].
+    /// Durability that the writes must have before the server answers [default: the server's setting].
     #[arg(long, value_enum, value_name = "WORD")]
     pub durability: Option<Durability>,
     /// Print no results.
@@ -92,7 +92,7 @@ pub struct BatchArgs {
 /// Options of `klad watch`.
 #[derive(Args, Debug)]
 pub struct WatchArgs {
-    /// Only keys that begin with these bytes.
+    /// Print only changes of keys that begin with these bytes.
     #[arg(long, value_name = "KEY")]
     pub prefix: Option<OsString>,
     /// Begin with the changes after this version, if the server still has them [default: the changes from now on].
@@ -123,15 +123,16 @@ pub struct ExportArgs {
     pub range: RangeArgs,
     /// Export this data directory, which no process serves, instead of asking a server.
     ///
-    /// klad opens it as klad serve does. A checkpoint becomes an ordinary data directory by that.
+    /// klad opens the directory as klad serve does. If it is a checkpoint, it thereby becomes an ordinary data
+    /// directory.
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, conflicts_with_all = OF_SERVER)]
     pub data: Option<PathBuf>,
-    /// File to write, which must not exist [default: the standard output].
+    /// File to write. Without --resume, it must not exist [default: the standard output].
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub output: Option<PathBuf>,
-    /// Continue an export that was interrupted: after the last complete entry of --output.
+    /// Continue an interrupted export after the last complete entry in the file of --output.
     ///
-    /// Range and format must be the same as before. If the file does not exist, the export starts.
+    /// Range and format must be the same as before. If the file does not exist, the export starts at the beginning.
     #[arg(long, requires = "output")]
     pub resume: bool,
     /// Form of the entries: ndjson (JSON lines) or cbor (a CBOR sequence, RFC 8742).
@@ -155,22 +156,22 @@ pub struct ImportArgs {
     pub data: Option<PathBuf>,
     /// Load the entries as whole tables into this data directory, which no process serves.
     ///
-    /// It costs less time and fewer disk writes than --data, but only the engine rocksdb can do it, and change feeds
-    /// begin anew. klad creates the directory if it does not exist or is empty.
+    /// --into costs less time and fewer disk writes than --data. But only the engine rocksdb supports it, and change
+    /// feeds cannot continue from before the load. klad creates the directory if it does not exist or is empty.
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     #[arg(conflicts_with_all = OF_SERVER, conflicts_with_all = ["data", "durability", "engine"])]
     pub into: Option<PathBuf>,
-    /// Compression of the tables that --into writes. Use the value of klad serve [default: lz4].
+    /// Compression of the tables that --into writes. Use the same value as for klad serve [default: lz4].
     #[arg(long, value_enum, value_name = "NAME", requires = "into")]
     pub compression: Option<Compression>,
     /// Load the N entries of `klad bench --fill N` instead of an input.
     #[arg(long, value_name = "N", requires = "into", conflicts_with_all = ["input", "format", "partial"])]
     #[arg(value_parser = units::count)]
     pub generate: Option<u64>,
-    /// Make a generated key from its number: {}, or {:07} for leading zeros.
+    /// Form of a generated key: {} stands for the number of the key, {:07} for the number with leading zeros.
     #[arg(long, value_name = "FORMAT", requires = "generate", default_value = "key{}")]
     pub key_format: KeyFormat,
-    /// Make a generated value from its key's number, instead of from random bytes.
+    /// Form of a generated value: {} stands for the number of its key [default: random bytes].
     #[arg(long, value_name = "FORMAT", requires = "generate", conflicts_with = "value_size")]
     pub value_format: Option<KeyFormat>,
     /// Size of generated values, fixed (100B) or evenly distributed over a range (100B..4KiB).
@@ -182,12 +183,12 @@ pub struct ImportArgs {
     /// File to read [default: the standard input].
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub input: Option<PathBuf>,
-    /// Form of the entries, ndjson or cbor [default: the first byte of the input tells it].
+    /// Form of the entries, ndjson or cbor [default: klad detects it from the first byte of the input].
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// File in which klad records how far the import has come, and from which it continues.
+    /// File in which klad records how far the import has come, and from which the next import continues.
     ///
-    /// A complete import deletes it.
+    /// A complete import deletes the file.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub resume_file: Option<PathBuf>,
     /// Store only entries whose keys do not exist.
@@ -196,7 +197,8 @@ pub struct ImportArgs {
     /// Accept an input that does not end as an export does, such as a list of entries that another program wrote.
     #[arg(long)]
     pub partial: bool,
-    /// Durability that each write must have before the import goes on [default: the server's; with --data: sync].
+    /// Durability that each write must have before the import continues [default: the server's setting; with --data:
+    /// sync].
     #[arg(long, value_enum, value_name = "WORD")]
     pub durability: Option<Durability>,
     /// Print nothing on success.

@@ -1,5 +1,5 @@
-//! A bulk load: the entries of an import become whole tables of a data directory that no process serves. The engine runs
-//! in this process. Called by `import`.
+//! A bulk load: the entries of an import become whole tables of a data directory that no process serves. The engine
+//! runs in this process. Called by `import`.
 
 use std::path::Path;
 use std::sync::Arc;

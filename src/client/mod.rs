@@ -11,11 +11,12 @@
 //!   output without loss, for people and programs: show
 //! ```
 //!
-//! Each request has its own connection: no pool, no threads. Only `export`, `import` and `watch` repeat a request,
-//! because for them a repetition has no further effect. (`klad profile diff` sends no request.) The HTTP code is shared
-//! neither with the server nor with the load tester: with shared code the same mistake in framing would be at both
-//! ends, and no test would notice it. The same holds for the forms of entries. If the outcome of a write is unknown, the
-//! command must say so; this has its own exit code. Called by `main`.
+//! Each request has its own connection; there is no pool, and only `top` starts a thread. Only `export`, `import` and
+//! `watch` repeat a request, because their repetition has no further effect. (`klad profile diff` sends no request.)
+//! The HTTP code is shared neither with the server nor with the load tester. Shared code would have the same mistake in
+//! framing at both ends, and no test would notice the mistake. For the same reason, the code for the forms of entries
+//! is not shared. If the outcome of a write is unknown, the command must say so, with an exit code of its own. Called
+//! by `main`.
 
 mod answer;
 pub mod args;
@@ -61,7 +62,7 @@ use crate::disk;
 use args::ClientCommand;
 
 /// Environment variables of these commands: the server, its admin address, the file with the token to send. `klad
-/// serve` does not reject them, so that it can be started from a shell that has them.
+/// serve` does not reject these variables, so that it can start from a shell that has them.
 pub const VARIABLES: [&str; 3] = [URL_VARIABLE, ADMIN_URL_VARIABLE, TOKEN_FILE_VARIABLE];
 
 const URL_VARIABLE: &str = "KLAD_URL";

@@ -46,7 +46,8 @@ pub(super) fn print_line(quiet: bool, line: &str) -> Result<(), Error> {
     if quiet { Ok(()) } else { output::stdout().and_then(|mut out| writeln!(out, "{line}")).map_err(not_written) }
 }
 
-/// Checks the standard output before a write is sent: an output error after the write would make it look failed.
+/// Checks the standard output before a write is sent, because an error of the output after the write would make the
+/// write look failed.
 ///
 /// # Errors
 /// The standard output is closed.

@@ -23,12 +23,12 @@ impl<'s> Patience<'s> {
     /// Waits for the time that the server asks for.
     ///
     /// # Errors
-    /// The answer is not 503, or there is not so much time left.
+    /// The answer is not 503, or less time is left than the server asks for.
     pub(super) fn wait_after(&mut self, problem: Problem, is_write: bool) -> Result<(), Error> {
         if problem.status == 503 && self.wait(problem.pause()) { Ok(()) } else { Err(problem.into_error(is_write)) }
     }
 
-    /// Waits for `pause`. Returns `false` at once if there is not so much time left.
+    /// Waits for `pause`. Returns `false` at once if less time is left.
     pub(super) fn wait(&mut self, pause: Duration) -> bool {
         if pause > self.left || !self.session.has_time_for(pause) {
             return false;

@@ -18,7 +18,7 @@ pub(super) struct Problem {
     detail: Option<String>,
     /// The number of the item of a batch, from 0.
     pub(super) item: Option<u64>,
-    /// What the answer is about, for the message: empty, or a text before it.
+    /// The beginning of the message, which says what the answer is about; may be empty.
     pub(super) about: String,
     /// The current `ETag`, for a condition that does not hold.
     current_etag: Option<String>,

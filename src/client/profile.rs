@@ -6,9 +6,9 @@
 //!     two files ──▶ pprof, collapsed ──▶ difference ────────────────────────┘
 //! ```
 //!
-//! It requests the protobuf whatever the output, because that has all the data, and the drawing then does not depend on
-//! the version of the server. Only the list of threads is requested as text. It checks all arguments before the
-//! request, because a profile takes time.
+//! The command requests the protobuf for every output, because the protobuf has all the data, and the drawing then does
+//! not depend on the version of the server. Only the list of threads is requested as text. The command checks all
+//! arguments before the request, because a profile takes time.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
@@ -31,7 +31,7 @@ use klad_server::limits::PROFILE_MAKING_TIMEOUT;
 /// Default of `--duration`.
 const DURATION: Duration = Duration::from_secs(10);
 
-/// Default rate of CPU samples. 100 would be in step with work that runs every 10 ms.
+/// Default number of CPU samples per second. A rate of 100 would be in step with work that runs every 10 ms.
 const HZ: u64 = 99;
 
 /// Minimum interval of CPU samples: kernels check their timers 100 to 1,000 times a second.
@@ -96,8 +96,8 @@ fn lines(text: &[u8]) -> String {
     String::from_utf8_lossy(text).lines().map(|line| show::printable(line) + "\n").collect()
 }
 
-/// Returns path and query of the request, and how long the server takes the profile. `is_drawn`: for threads, request
-/// the profile instead of the list for people.
+/// Returns path and query of the request, and how long the server takes the profile. With `is_drawn`, the request for
+/// threads asks for a profile instead of a list for people.
 fn target(args: &ProfileArgs, is_drawn: bool) -> Result<(String, Duration), Error> {
     let usage = |text: &str| Err(Error::Usage(text.to_owned()));
     let duration = args.duration.unwrap_or(DURATION);

@@ -55,7 +55,7 @@ pub struct ProfileArgs {
 pub enum ProfileCommand {
     /// Show what changed from one profile to another.
     ///
-    /// The order is BEFORE, then AFTER: functions with more in AFTER are red in the picture and have a plus in the
+    /// The order is BEFORE, then AFTER: functions that cost more in AFTER are red in the picture and have a plus in the
     /// table. Exit codes: 0 done; 1 a file cannot be read or written, or is not a profile; 2 wrong usage.
     Diff(DiffArgs),
 }
@@ -63,13 +63,13 @@ pub enum ProfileCommand {
 /// Options of `klad profile diff`.
 #[derive(Args, Debug)]
 pub struct DiffArgs {
-    /// The base of the comparison: pprof (also without gzip) or collapsed stacks, also of other programs.
+    /// The base of the comparison: a file with pprof (also without gzip) or collapsed stacks, also of other programs.
     #[arg(value_name = "BEFORE", value_hint = clap::ValueHint::FilePath)]
     pub before: PathBuf,
-    /// The profile to compare with it.
+    /// The profile to compare with BEFORE.
     #[arg(value_name = "AFTER", value_hint = clap::ValueHint::FilePath)]
     pub after: PathBuf,
-    /// Scale BEFORE to the sum of AFTER, to compare runs of different length or load. Neither may be empty.
+    /// Scale BEFORE to the sum of AFTER, to compare runs of different length or load. Neither profile may be empty.
     #[arg(long)]
     pub normalize: bool,
     #[command(flatten)]

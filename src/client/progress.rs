@@ -16,7 +16,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts at nothing.
+    /// Starts with both counts at 0.
     pub(super) fn start(word: &'static str) -> Progress {
         let bar = io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{prefix} {elapsed} {human_pos} entries, {msg}")

@@ -50,7 +50,7 @@ pub(super) fn write_file(
     part.replace(path).map_err(failed)
 }
 
-/// The new content of a file. Dropping it deletes it.
+/// The new file that will replace the old one. Dropping it deletes the new file, unless it has replaced the old one.
 struct Part {
     file: File,
     /// The temporary name, before the new file replaces the old one.

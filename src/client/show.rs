@@ -1,4 +1,4 @@
-//! Output of keys and values, for people and programs, from which the bytes can be restored. Called by the commands and
+//! Text of keys and values for people and programs, from which the bytes can be restored. Called by the commands and
 //! `mod`.
 
 use std::fmt::Write as _;
@@ -28,8 +28,8 @@ pub(super) fn printable(message: &str) -> String {
     message.chars().map(|character| if is_plain(character) { character } else { '?' }).collect()
 }
 
-/// Returns whether a character is visible and affects no other one: not a control character, a change of direction, or
-/// invisible.
+/// Returns whether a character is visible and affects no other one: it is no control character, changes no direction of
+/// writing, and is not invisible.
 fn is_plain(character: char) -> bool {
     !character.is_control()
         && !matches!(character,

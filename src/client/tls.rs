@@ -53,7 +53,7 @@ pub(super) fn in_words(error: &io::Error) -> String {
 }
 
 /// Returns whether the server presented a CA certificate as its own. Compares the error's `Debug` text, because rustls
-/// does not export its type. A test fails if the text changes.
+/// does not export the type of this error. A test fails if the text changes.
 fn is_of_an_authority(why: &rustls::OtherError) -> bool {
     format!("{:?}", why.0) == "CaUsedAsEndEntity"
 }
@@ -69,8 +69,8 @@ fn given(path: &Path) -> Result<RootCertStore, Error> {
     if roots.is_empty() { Err(wrong("contains no certificate".to_owned())) } else { Ok(roots) }
 }
 
-/// Returns the certificates in the file `SSL_CERT_FILE`, or in the first of [`SYSTEM_FILES`] with a valid one. Skips
-/// invalid certificates, as other programs do.
+/// Returns the certificates in the file that `SSL_CERT_FILE` names, or in the first of [`SYSTEM_FILES`] that has a
+/// valid certificate. Skips invalid certificates, as other programs do.
 fn system() -> Result<RootCertStore, Error> {
     let files = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from).into_iter();
     for path in files.chain(SYSTEM_FILES.iter().map(PathBuf::from)) {

@@ -5,8 +5,8 @@ use std::path::Path;
 use crate::client::Error;
 
 /// Returns the token in `path`. The file contains the token alone, or it is a server's token file with lines
-/// `read-write TOKEN` and `read-only TOKEN`; then this is the first token that may write, or the first token if none
-/// may. Digests, empty lines and lines that begin with `#` are skipped.
+/// `read-write TOKEN` and `read-only TOKEN`; then the result is the first token that may write, or the first token if
+/// none may write. Digests, empty lines and lines that begin with `#` are skipped.
 ///
 /// # Errors
 /// The file cannot be read or contains no token.

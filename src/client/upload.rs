@@ -1,5 +1,5 @@
-//! Stores the entries of an import in a server: by batches, and an entry that is larger than a batch by a PUT. Called by
-//! `import`.
+//! Stores the entries of an import in a server. Entries go in batches; an entry that is larger than a batch goes in a
+//! PUT. Called by `import`.
 //!
 //! Storing an entry twice changes nothing more, so a request that the server rejects with 503 is repeated.
 
@@ -40,14 +40,14 @@ pub(super) enum Put {
 /// What happened to a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
-    /// It was stored, except for this number of items whose key exists.
+    /// The batch was stored, except for this number of items whose keys exist.
     Stored(u64),
     /// The batch is to be sent again.
     Busy,
 }
 
 impl<'a> Upload<'a> {
-    /// Asks the server what it takes. The entries have the form `format`.
+    /// Asks the server for its limits of a batch. The entries have the form `format`.
     ///
     /// # Errors
     /// [`Error`].
@@ -178,7 +178,7 @@ impl Target for Upload<'_> {
     }
 }
 
-/// An unknown outcome does no harm here.
+/// Turns an unknown outcome into a failure, because an import may be repeated.
 fn harmless(error: Error) -> Error {
     match error {
         Error::Undetermined(why) => {

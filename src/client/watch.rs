@@ -1,7 +1,7 @@
 //! `klad watch`: prints changes as the server sends them. Called by `client::run`.
 //!
-//! A feed that the server ends has a reason as its last line, with which the command fails. A feed without it was cut:
-//! the connection was lost, or the server was killed. Then the command connects again.
+//! If the server ends a feed, the last line has the reason, and the command fails with this reason. A feed without a
+//! reason was cut, because the connection was lost or the server was killed. Then the command connects again.
 
 use std::io::{BufWriter, StdoutLock, Write as _};
 use std::time::{Duration, Instant};
@@ -65,9 +65,9 @@ struct Watch<'a> {
 
 /// Why a feed ended.
 enum Ended {
-    /// The feed has `--limit` changes.
+    /// The command has printed `--limit` changes.
     AtLimit,
-    /// The server ended it with this reason, or sent what klad cannot read.
+    /// The server ended the feed with this reason, or sent a line that klad cannot read.
     ByServer(String),
     /// The connection was lost.
     Lost(String),
@@ -123,9 +123,9 @@ impl Watch<'_> {
         }
     }
 
-    /// Connects again after the last change. Gives up when no line has come for [`CLIENT_PATIENCE`].
+    /// Connects again, for the changes after the last one. Gives up when no line has come for [`CLIENT_PATIENCE`].
     fn reconnect(&mut self, why: &str) -> Result<AnswerBody, Error> {
-        // Before the first line a new feed would begin later, and miss changes.
+        // Before the first line no version is known. A new feed would then begin later, and miss changes.
         let Some(last) = self.last.filter(|_| self.session.has_time_for(PAUSE)) else { return Err(self.failed(why)) };
         let message = show::printable(&format!("{why}; connecting again after version {last}"));
         let _ = writeln!(std::io::stderr(), "klad watch: {message}");
@@ -167,7 +167,7 @@ enum Line {
     SignOfLife,
 }
 
-/// Returns what a line of the server says. An error is the reason for which the server ends the stream.
+/// Returns what a line of the server says. The error is the reason why the feed ends.
 fn in_words(change: &Value) -> Result<Line, String> {
     if let Some(problem) = change.get("error") {
         let text = |name: &str| problem[name].as_str().unwrap_or("no reason");

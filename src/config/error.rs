@@ -30,7 +30,8 @@ pub enum Error {
         /// Minimum of `--memory`, bytes.
         bound: u64,
     },
-    /// The directory of checkpoints is inside the data, or the data directory is inside it.
+    /// The directory of checkpoints is inside the engine's files, or the data directory is inside the directory of
+    /// checkpoints.
     #[error(
         "--checkpoints {checkpoints} is inside {data}/{files}, or is --data {data} itself or a directory above it: \
          choose another directory, for example {data}/checkpoints"

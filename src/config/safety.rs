@@ -28,7 +28,7 @@ pub enum Error {
         /// What a client could do.
         what: &'static str,
     },
-    /// An option is given without the one that it needs.
+    /// An option is given without another option that it needs.
     #[error("--{given} needs --{missing} as well")]
     HalfOf {
         /// Name of the given option, without the dashes.
@@ -48,7 +48,7 @@ fn resolved(given: &str, address: &SocketAddr) -> String {
     if given == address.to_string() { String::new() } else { format!(" ({address})") }
 }
 
-/// Tokens and TLS of the listeners, their addresses, and warnings about who can reach them.
+/// Tokens and TLS of the listeners, their addresses, and warnings about who can reach the addresses.
 pub(super) struct Exposure {
     pub(super) safety: Safety,
     pub(super) listen: String,
@@ -80,7 +80,8 @@ pub(super) fn check(args: &ServeArgs) -> Result<Exposure, Error> {
         None => [data, admin].iter().flatten().map(|address| open_warning(*address)).collect(),
     };
     let or_as_given = |addresses: Vec<SocketAddr>, given: &str| {
-        // The address that was checked: the name may resolve to another one later. `listen` reports what is no address.
+        // klad listens on the address that was checked, because the name may resolve to another address later. If
+        // `given` is not an address, `listen` reports this.
         addresses.first().map_or_else(|| given.to_owned(), SocketAddr::to_string)
     };
     let (listen, admin_listen) = (or_as_given(listen, &args.listen), or_as_given(admin_listen, &args.admin_listen));

@@ -32,8 +32,8 @@ pub struct Signals {
     requests: Arc<BoundedQueue<Request>>,
 }
 
-/// The queue holds at most one stop and one reload. While a reload waits, further SIGHUPs add none, because the waiting
-/// one will read the newest state.
+/// The queue holds at most one stop and one reload. While a reload waits, further SIGHUPs add no reload, because the
+/// waiting reload will read the newest state.
 const REQUESTS_MAX: usize = 2;
 
 impl Signals {
@@ -89,7 +89,7 @@ impl Handlers {
                 _ = self.terminate.recv() => stop(&mut stops, requests, end),
                 _ = self.interrupt.recv() => stop(&mut stops, requests, end),
                 _ = self.hang_up.recv() => {
-                    // A reload that waits will read the newest state.
+                    // If a reload already waits, it will read the newest state.
                     if requests.is_empty() && !stops {
                         let _ = requests.push(Request::Reload);
                     }

@@ -64,8 +64,8 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Returns the name of the supervisor's socket if it is in the abstract namespace, which `NOTIFY_SOCKET` marks with
-/// an `@`. sd-notify would take it for a path.
+/// Returns the name of the supervisor's socket if it is in the abstract namespace, which `NOTIFY_SOCKET` marks with an
+/// `@`. The crate sd-notify would take such a name for a path.
 fn abstract_socket() -> Option<Vec<u8>> {
     let socket = std::env::var_os("NOTIFY_SOCKET")?.into_vec();
     socket.strip_prefix(b"@").map(<[u8]>::to_vec)

@@ -53,7 +53,7 @@ impl Definitions {
     pub fn suggestion(&self, name: &str) -> Option<&str> {
         let similarity = |option: &Opt<'_>| strsim::jaro_winkler(option.name(), name);
         let nearest = self.iter().max_by(|one, other| similarity(one).total_cmp(&similarity(other)))?;
-        // The threshold of clap. Below it, suggestions are no better than random ones.
+        // clap uses the same threshold. Below it, suggestions are no better than random ones.
         (similarity(&nearest) > 0.8).then(|| nearest.0.get_long().expect("those without were left out"))
     }
 
@@ -179,7 +179,7 @@ impl<'d> Opt<'d> {
         }
     }
 
-    /// Returns what is wrong with `value`, in plainer words than the parser's for numbers and sizes.
+    /// Returns what is wrong with `value`. For numbers and sizes, the words are plainer than those of the parser.
     fn problem_with(self, value: &str, error: &clap::Error) -> String {
         match self.kind() {
             Kind::Number if value.parse::<u64>().is_err() => "it must be a whole number".to_owned(),
@@ -205,7 +205,7 @@ impl<'d> Opt<'d> {
         }
     }
 
-    /// Returns `value` in a form that is the same for equal values.
+    /// Returns `value` in a form that is the same for equal values, such as `1s` and `1000ms`.
     pub(super) fn comparable(self, value: &str) -> String {
         let same = match self.kind() {
             Kind::Size => value.parse::<ByteSize>().ok().map(|size| size.0.to_string()),

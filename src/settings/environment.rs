@@ -39,7 +39,7 @@ pub(super) fn read(
             unknown.push(name.into_owned());
         }
     }
-    // The smallest one, because the environment has no stable order.
+    // The error names the first variable by name, because the environment has no stable order.
     match unknown.into_iter().min() {
         None => Ok(found),
         Some(variable_name) => {
@@ -50,8 +50,8 @@ pub(super) fn read(
     }
 }
 
-/// Returns whether Kubernetes sets this variable in containers. It sets the host and the port of each service, here
-/// of one named klad or klad-something, and the same in the format of Docker links.
+/// Returns whether Kubernetes sets this variable in containers. For each service, such as one named klad or
+/// klad-something, it sets variables with host and port, and the same facts in the format of Docker links.
 fn is_kubernetes(name: &str, value: &str) -> bool {
     if name.ends_with("_SERVICE_HOST") || name.ends_with("_SERVICE_PORT") || name.contains("_SERVICE_PORT_") {
         return true;

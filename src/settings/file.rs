@@ -40,7 +40,7 @@ fn text_of(path: &Path) -> io::Result<String> {
 pub(super) fn parse(text: &str, path: &Path, definitions: &Definitions) -> Result<Values, Error> {
     let table = DeTable::parse(text).map_err(|error| {
         let (line, column) = position(text, error.span().map_or(0, |span| span.start));
-        // The parser's message may have several lines; errors have one.
+        // The parser's message may have several lines; klad's errors have one line.
         let problem = error.message().lines().collect::<Vec<_>>().join("; ");
         Error::Syntax { path: path.to_owned(), line, column, problem }
     })?;
@@ -72,7 +72,7 @@ fn unknown(path: &Path, line: usize, key: &str, value: &DeValue<'_>, definitions
         names.push(name.get_ref().to_string());
         inner = value.get_ref();
     }
-    // Tables are common in such files: `[queue] limit` means queue-limit.
+    // Tables are common in other TOML files: a user who writes `[queue] limit` means queue-limit.
     let joined = names.join("-").to_ascii_lowercase().replace('_', "-");
     let last = names.last().map(String::as_str).unwrap_or_default();
     let suggestion =

@@ -1,5 +1,5 @@
 //! The values of all options and their sources. The command line overrides the environment, which overrides the file,
-//! which overrides the defaults. An option has the same name in all of them.
+//! which overrides the defaults. An option has the same name in all these sources.
 //!
 //! ```text
 //!   --queue-limit 9  ─▶ ┐
@@ -94,8 +94,8 @@ pub enum Source {
 pub struct Setting {
     /// Name of the option, for example `queue-limit`.
     pub name: String,
-    /// The given value, or else the default; several values are joined by commas. `None`: no value was given, and the
-    /// option has no default, or klad computes the default at start.
+    /// The given value, or the default if no value was given. Several values are joined by commas. `None` if no value
+    /// was given and the option has no default, or a default that klad computes at start.
     pub value: Option<String>,
     /// The source of the value.
     pub source: Source,
@@ -103,7 +103,7 @@ pub struct Setting {
     pub live: bool,
     /// The value in a form that is the same for equal values: 1s and 1000ms are equal.
     comparable: Option<String>,
-    /// The value as words of the command line; empty: the default.
+    /// The value as words of the command line; empty if the option has its default.
     words: Vec<OsString>,
 }
 
@@ -157,7 +157,8 @@ pub enum Error {
     /// A value that the option does not accept.
     #[error("{place}: {problem}")]
     BadValue {
-        /// The option or its variable, with the value; before it the file and the line, if the value is from the file.
+        /// The option or its environment variable, with the value. If the value is from the file, the file and the line
+        /// come first.
         place: String,
         /// Why the option does not accept it.
         problem: String,
@@ -182,7 +183,7 @@ pub enum Error {
         /// The message of the parser.
         problem: String,
     },
-    /// Values that are valid alone and contradict each other.
+    /// Values that are valid alone, but contradict each other.
     #[error("{0}")]
     Contradiction(String),
     /// Values that `config` rejects.
@@ -210,8 +211,8 @@ fn hint(suggestion: Option<&str>) -> String {
 }
 
 impl CommandLine {
-    /// Returns the options that `matches` has from the command line. `matches` are those of a subcommand with the
-    /// options of `klad serve`.
+    /// Returns the options that were given on the command line. `matches` are clap's matches of a subcommand that has
+    /// the options of `klad serve`.
     #[must_use]
     pub fn of(matches: &ArgMatches) -> CommandLine {
         let mut given = BTreeMap::new();
@@ -305,7 +306,7 @@ impl Setting {
 }
 
 impl Resolved {
-    /// Creates it from `settings`, which are in the order of `definitions`.
+    /// Parses `settings`, which are in the order of `definitions`, with clap.
     fn new(definitions: Definitions, settings: Vec<Setting>) -> Result<Resolved, Error> {
         let mut arguments: Vec<OsString> = vec!["klad".into()];
         for (option, setting) in definitions.iter().zip(&settings) {
@@ -319,7 +320,8 @@ impl Resolved {
         Ok(Resolved { settings, args })
     }
 
-    /// Returns a copy with new values of some options, from the admin listener; `None` is the default.
+    /// Returns a copy with new values of some options, which come from the admin listener. `None` resets an option to
+    /// its default.
     ///
     /// # Errors
     /// [`Error::UnknownOption`], [`Error::BadValue`], or [`Error::Contradiction`].
@@ -342,7 +344,7 @@ impl Resolved {
         Resolved::new(definitions, settings)
     }
 
-    /// Returns a copy with `other`'s values of the live options.
+    /// Returns a copy in which the live options have the values of `other`.
     ///
     /// # Errors
     /// [`Error::Contradiction`].
@@ -379,8 +381,8 @@ impl Resolved {
         Error::Invalid { problem, origins }
     }
 
-    /// Returns, as words in brackets, where the values of the options that `message` names are from. Names only sources
-    /// in the environment and the file; empty if there is none.
+    /// Finds the options that `message` names, and returns the sources of their values as text in brackets. The text
+    /// has only sources in the environment and the file; it is empty if there is none.
     fn origins_of_options_in(&self, message: &str) -> String {
         let words: Vec<&str> = message
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))

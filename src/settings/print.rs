@@ -47,9 +47,10 @@ fn row(setting: &Setting, computed: &[Computed]) -> [String; 3] {
     [setting.name.clone(), value, source]
 }
 
-/// Returns what [`text`] shows as JSON. `options` has for each option `name`, `value` (`null` if none was given and
-/// there is no fixed default), `source`, `live`, and, if klad computed the default, `effective` (a number; sizes in
-/// bytes) and `how`. `memory` has the parts of the memory budget, bytes; `null` without `config`.
+/// Returns the content of [`text`] as JSON. Each item of `options` has `name`, `value` (`null` if no value was given
+/// and there is no fixed default), `source` and `live`. If klad computed the default, the item also has `effective` (a
+/// number; sizes in bytes) and `how`. `memory` has the parts of the memory budget, bytes; it is `null` without
+/// `config`.
 #[must_use]
 pub fn json(resolved: &Resolved, config: Option<&Config>) -> Value {
     let computed = config.map(|config| computed(resolved, config)).unwrap_or_default();

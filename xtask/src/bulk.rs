@@ -1,4 +1,4 @@
-//! `cargo xtask bulk`: what batches and scans of `/v1` cost, beside single requests.
+//! `cargo xtask bulk` measures what batches and scans of `/v1` cost, compared with single requests.
 //!
 //! ```text
 //!   for async and sync:  PUTs of one key ─▶ batches of 1,000 ─▶ the engine   CPU time for each entry, entries a second
@@ -6,8 +6,9 @@
 //!   fill ─▶ point reads alone ─▶ point reads beside a scan over everything   entries a second, p99, resident memory
 //! ```
 //!
-//! Servers run on their own core, loads on the other. Each figure is the median of the rounds. The CPU time has that of
-//! the flushes and compactions that the entries bring about, so each load ends when these have ended.
+//! Servers run on their own core, loads on the other. Each figure is the median of the rounds. The CPU time includes
+//! the flushes and compactions that the entries cause. So the measurement of a load ends only when these flushes and
+//! compactions have ended.
 
 use std::io::Read as _;
 use std::net::SocketAddr;
@@ -36,13 +37,14 @@ use crate::setup::{ProgramArgs, Setup, grouped, mebibytes};
 /// The number of keys that are written.
 const KEYS: u64 = 1_000_000;
 
-/// The size of their values.
+/// The size of the values, bytes.
 const VALUE_BYTES: usize = 100;
 
 /// The entries of one batch.
 const ITEMS: u64 = 1_000;
 
-/// The most that the server may add to the CPU time of an entry in the engine alone, as a share of a single PUT.
+/// The most CPU time that the server may add to an entry, compared with the engine alone. As a share of the CPU time
+/// of a single PUT.
 const CPU_SHARE_MAX: f64 = 0.1;
 
 /// The least number of entries a second through batches.
@@ -54,7 +56,7 @@ const SCANNED_PER_S_MIN: f64 = 1_000_000.0;
 /// The most by which a scan may lengthen the p99 of point reads beside it.
 const P99_RATIO_MAX: f64 = 2.0;
 
-/// By how much memory may grow during a scan, bytes: the block cache may still fill.
+/// How much the memory may grow during a scan, bytes. It may grow because the block cache still fills.
 const SCAN_BYTES_MAX: u64 = 64 << 20;
 
 /// The longest time of a fill or a scan.
@@ -114,7 +116,8 @@ fn batches(args: &Args, setup: &Setup, durability: &str) -> Result<bool> {
     let rate = |costs: &[Cost]| median(costs.iter().map(|cost| cost.entries_per_s));
     let share = |cost: f64| cost / cpu(&single);
     let added = cpu(&batched) - cpu(&alone);
-    // The engine alone may need more than the bound. No server on it can need less.
+    // The bound is on what the server adds. The engine alone may take more than the bound, and no server can take less
+    // than its engine.
     let cheap = Verdict::of(share(added) <= CPU_SHARE_MAX);
     let fast = Verdict::of(rate(&batched) >= BATCHED_PER_S_MIN);
     println!("{durability}: CPU time of an entry, µs, and its share of a PUT");
@@ -145,7 +148,7 @@ fn cost(setup: &Setup, server: &RunningServer, options: &str, items: u64) -> Res
     })
 }
 
-/// The CPU time of a process, once its flushes and compactions have ended.
+/// Waits until the flushes and compactions of a process have ended, and returns its CPU time.
 fn cpu_at_rest(pid: Pid) -> Result<Duration> {
     let mut before = cpu_of(pid)?;
     for _ in 0..600 {
@@ -159,7 +162,7 @@ fn cpu_at_rest(pid: Pid) -> Result<Duration> {
     anyhow::bail!("the process does not come to rest")
 }
 
-/// The engine in this process, without a server: the least that a server on it can cost.
+/// The engine in this process, without a server. A server on this engine cannot cost less.
 struct Control {
     engine: RocksDbEngine,
     durability: Durability,
@@ -167,7 +170,7 @@ struct Control {
 }
 
 impl Control {
-    /// Opens an engine with the options that `klad serve --memory 2GiB` has.
+    /// Opens an engine with the options that `klad serve --memory 2GiB` uses.
     fn open(durability: &str) -> Result<Control> {
         let directory = tempfile::tempdir().context("no temporary directory")?;
         let options = Options {
@@ -187,7 +190,7 @@ impl Control {
     fn cost(&self, entries: u64) -> Result<Cost> {
         let (before, began) = (cpu_of(getpid())?, Instant::now());
         let values = std::iter::repeat_with(|| fastrand::u8(..)).take(1 << 20).collect::<Bytes>();
-        // What the loop spends on the batches themselves.
+        // The CPU time that the loop spends on making the batches.
         let mut made = Duration::ZERO;
         for _ in 0..entries / ITEMS {
             let put = |_| {
@@ -233,7 +236,7 @@ fn scan(args: &Args, setup: &Setup) -> Result<bool> {
     let reads = format!("{reads} --rate 2k/s --connections 16 --lag-max 10s --warm-up 1s --duration {}", args.duration);
     cpu_at_rest(server.pid())?;
     let memory_before = server.memory_max().context("the kernel does not tell the process's memory")?;
-    // A scan by itself, then scans one after the other as long as the point reads last.
+    // First one scan alone. Later, while point reads run, one scan after the other.
     let began = Instant::now();
     let entries = read_scan(server.address)?;
     #[expect(clippy::cast_precision_loss, reason = "entries are far below 2^52")]

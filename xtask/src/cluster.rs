@@ -1,14 +1,14 @@
-//! `cargo xtask cluster`: klad on Cassandra, beside the same requests without klad.
+//! `cargo xtask cluster` measures klad on Cassandra, and compares it with the same requests without klad.
 //!
 //! ```text
 //!   klad bench ─HTTP─▶ klad ─CQL─▶ three Cassandra nodes    in turn, on the same cores and the same keys
 //!   direct ───────────────CQL────▶
 //! ```
 //!
-//! The direct side uses klad's driver, statements, rows and levels (see `direct`), so the difference is what klad
-//! costs. Everything runs on one machine and shares its cores: the figures show what klad adds, not what a cluster can
-//! do.
-//! Bounds are printed with a verdict. Only a wrong answer, such as a scan out of order, fails the measurement.
+//! The direct side uses klad's driver, statements, rows and levels (see `direct`), so the difference between the two
+//! sides is what klad costs. Everything runs on one machine and shares its cores. So the figures show what klad adds,
+//! not what a cluster can do. Bounds are printed with a verdict. Only a wrong answer, such as a scan out of order,
+//! fails the measurement.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ use nodes::Nodes;
 /// The bytes of the values of point requests.
 const VALUE_BYTES: usize = 100;
 
-/// Requests in flight of closed loads, and clients of the counter.
+/// The number of requests in flight of closed loads, and of clients that add to the counter.
 const CLIENTS: usize = 64;
 
 /// The longest time of a fill.
@@ -44,11 +44,11 @@ const PATIENCE: Duration = Duration::from_mins(30);
 pub(crate) struct Args {
     #[command(flatten)]
     program: ProgramArgs,
-    /// What to measure, separated by commas. The cluster starts in any case.
+    /// Parts to measure, separated by commas. The cluster starts whatever the parts are.
     #[arg(long, value_enum, value_name = "PART,...", value_delimiter = ',')]
     #[arg(default_values_t = Part::value_variants().to_vec())]
     parts: Vec<Part>,
-    /// Rate of the open load: direct and through klad, GET and PUT. Choose one that the machine serves with ease,
+    /// Rate of each open load: direct and through klad, GET and PUT. Choose a rate that the machine serves with ease,
     /// because queues would hide what klad adds.
     #[arg(long, value_name = "RATE", default_value = "500/s")]
     rate: Rate,
@@ -58,10 +58,11 @@ pub(crate) struct Args {
     /// Length of each load.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     duration: humantime::Duration,
-    /// Keys of the point requests, stored first.
+    /// Number of keys of the point requests. They are stored before the first load.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
-    /// Entries of the large scan, spread over all buckets. The scanned directory has a tenth of it.
+    /// Entries of the large scan, spread over all buckets. The directory that is scanned alone has a tenth of this
+    /// number.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(10..=99_999_999))]
     entries: u64,
@@ -114,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::Within)
 }
 
-/// Stores `count` keys by batches of klad. Returns the number of entries a second.
+/// Stores `count` keys through batches of klad. Returns the number of entries a second.
 fn fill(setup: &Setup, url: &str, format: &str, count: u64, value_bytes: usize) -> Result<f64> {
     let options = format!(
         "--workload get --key-format {format} --keys {count} --value-size {value_bytes}B --fill {count} --closed \

@@ -1,4 +1,4 @@
-//! `cargo xtask console-cost`: the CPU time per request that open consoles cost.
+//! `cargo xtask console-cost` measures how much CPU time per request open consoles cost.
 //!
 //! ```text
 //!   klad ◀── klad bench, closed        klad ◀── klad bench, closed     both at once, on the same cores
@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The two servers of a round run at the same time, and change places from round to round, as in `profile_cost`. The
-//! CPU time is that of all of klad's threads, so it has what the admin thread does for the consoles. A control compares
-//! a klad with itself. klad takes its samples also without a console, so this cost is in both.
+//! CPU time is that of all of klad's threads, so it includes the work of the admin thread for the consoles. The first
+//! comparison is a control of a klad without consoles with another one. klad also takes samples without a console, so
+//! both sides have this cost.
 
 use std::io::{BufRead as _, BufReader};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,10 +23,10 @@ use crate::Verdict;
 use crate::profile_cost::{cpu_of, judge, median_interval};
 use crate::setup::{ProgramArgs, Setup};
 
-/// The CPU time per request that is allowed, as a multiple of that without consoles.
+/// The largest allowed CPU time per request with open consoles, as a multiple of the time without consoles.
 const RATIO_MAX: f64 = 1.01;
 
-/// Beyond the length of a load, before it is killed.
+/// How long a load may run beyond its length before it is killed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Options of `console-cost`.
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The CPU time per request while `consoles` consoles are open, microseconds.
+/// Returns the CPU time per request while `consoles` consoles are open, microseconds.
 fn cost(setup: &Setup, server: &RunningServer, workload: &str, consoles: u32, args: &Args) -> Result<f64> {
     let admin = server.admin.as_ref().context("klad has an admin address")?;
     let url = format!("http://{}/console/events", admin.url.authority);
@@ -108,7 +109,7 @@ fn cost(setup: &Setup, server: &RunningServer, workload: &str, consoles: u32, ar
 /// The lines of a stream of samples.
 type Lines = std::io::Lines<BufReader<ureq::BodyReader<'static>>>;
 
-/// Opens a console, and reads what it gets at first: the samples of the last minutes.
+/// Opens a console, and reads its stream up to the first new sample. klad first sends the samples of the last minutes.
 fn open(url: &str) -> Result<Lines> {
     let mut lines = BufReader::new(ureq::get(url).call().context("no stream")?.into_body().into_reader()).lines();
     while lines.next().context("the stream has ended")?? != "event: sample" {}

@@ -1,11 +1,11 @@
-//! Measurements that a release runs (`make measure`), each as `cargo xtask NAME`.
+//! The project's measurements. `cargo xtask NAME` runs one, `make measure` runs those that a release needs.
 //!
-//! They measure what no test may assert: times, memory and CPU cost. Results go to stdout, messages to stderr. The
-//! exit code is 0 when every bound is kept, 1 when one is exceeded or the measurement failed, 2 for wrong usage.
-//! `cluster` only prints whether its bounds are kept: its figures depend on how many cores three nodes share.
-//! xtask sees of klad what a client sees. Only `bulk` and `yardstick` open an engine, and `cluster` a session with
-//! Cassandra, as the control of what a server adds to it. xtask uses the load tester and the process handling of klad, but none of its
-//! server code.
+//! Measurements check figures that no test may assert: times, memory and CPU cost. Results go to stdout, messages to
+//! stderr. The exit code is 0 if every bound is kept, 1 if a bound is exceeded or the measurement failed, 2 for wrong
+//! usage. `cluster` only prints whether its bounds are kept, because its figures depend on how many cores the three
+//! nodes share. xtask sees only what a client of klad sees, with two exceptions. `bulk` and `yardstick` also open an
+//! engine, and `cluster` opens a session with Cassandra. These serve as controls, which show what a server adds. xtask
+//! uses the load tester and the process handling of klad, but none of its server code.
 
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ mod setup;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", max_term_width = 100, disable_help_subcommand = true)]
 struct Cli {
-    /// The measurement.
+    /// The measurement to run.
     #[command(subcommand)]
     chore: Chore,
 }
@@ -35,16 +35,16 @@ struct Cli {
 /// The measurements.
 #[derive(Debug, Subcommand)]
 enum Chore {
-    /// Compare what klad bench reports with the record of a server that knows the true response times.
+    /// Compare the response times that klad bench reports with the true times, which a test server records.
     BenchTruth(bench_truth::Args),
-    /// Measure what batches and scans cost beside single requests.
+    /// Measure what batches and scans cost, compared with single requests.
     Bulk(bulk::Args),
-    /// Measure klad on Cassandra beside the same requests without klad.
+    /// Measure klad on Cassandra, compared with the same requests without klad.
     ///
     /// Starts three Cassandra nodes and up to three klads on this machine, and ends them. `tools/setup.sh cluster`
-    /// installs what it needs. Takes about ten minutes and 3 GB of memory. Prints tables in markdown, and a verdict for
-    /// each bound: within, EXCEEDED, or NOT SHOWN if only some rounds keep it. The exit code is 0 whatever the verdicts
-    /// are, and 1 if an answer of klad is wrong or the measurement fails.
+    /// installs Java and Cassandra. Takes about ten minutes and 3 GB of memory. Prints tables in markdown, and a
+    /// verdict for each bound: within, EXCEEDED, or NOT SHOWN if only some rounds keep the bound. The exit code is 0
+    /// whatever the verdicts are, and 1 if an answer of klad is wrong or the measurement fails.
     Cluster(cluster::Args),
     /// Measure the CPU time that open consoles cost per request.
     ConsoleCost(console_cost::Args),
@@ -52,11 +52,11 @@ enum Chore {
     Memory(memory::Args),
     /// Measure the CPU time that profiles and heap samples cost per request.
     ProfileCost(profile_cost::Args),
-    /// Kill klad while it is written to, and measure how soon it serves again.
+    /// Kill klad during writes, and measure how soon it serves again after a restart.
     Restart(restart::Args),
     /// Stop klad under load again and again, and check that no client notices.
     Stops(stops::Args),
-    /// Measure klad beside Redis, beside `--execution inline`, beside RocksDB without a server, and a bulk load.
+    /// Compare klad with Redis, with `--execution inline` and with RocksDB without a server, and measure a bulk load.
     ///
     /// Takes about seven minutes, and 10 GB of disk space for temporary files (TMPDIR). Needs redis-server and
     /// redis-benchmark.
@@ -68,7 +68,7 @@ enum Chore {
 enum Verdict {
     /// Every bound is kept.
     Within,
-    /// A bound is exceeded; the measurement has printed which.
+    /// At least one bound is exceeded. The measurement has printed which one.
     Exceeded,
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask memory`: whether klad's resident memory stays within its budget, in everything that fills memory.
+//! `cargo xtask memory` checks that klad's resident memory stays within its budget while various loads fill memory.
 //!
 //! ```text
 //!   fill ─▶ point reads ─▶ idle connections ─▶ a range over everything, with point reads beside it
@@ -18,10 +18,11 @@ use crate::setup::{ProgramArgs, Setup, grouped, mebibytes};
 /// klad's memory budget.
 const MEMORY: u64 = 256 << 20;
 
-/// What klad may need beside its budget and a tenth of it, bytes: the program, its stacks, the allocator's own.
+/// What klad may need in addition to 1.1 times its budget, bytes. It is for the program, its stacks and the
+/// allocator's own data.
 const FREE_BYTES: u64 = 64 << 20;
 
-/// The bytes of a key and of a value.
+/// The sizes of a key and of a value, bytes.
 const KEY_BYTES: u64 = 10;
 const VALUE_BYTES: u64 = 100;
 
@@ -45,7 +46,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let setup = Setup::new(&args.program)?;
     let memory = MEMORY.to_string();
-    // Idle connections hold their memory until the end.
+    // Idle connections must hold their memory until the end of the measurement.
     let server = setup.serve("memory", &["--memory", &memory, "--durability", "async", "--idle-timeout", "1h"])?;
     let peak = || server.memory_max().context("the kernel does not tell the process's memory");
     let keys = format!("--key-format key{{:07}} --keys {} --key-order uniform --workload get --closed", args.keys);
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The resident memory that klad may have, bytes.
+/// Returns the largest allowed resident memory of klad, bytes.
 fn bound() -> u64 {
     MEMORY + MEMORY / 10 + FREE_BYTES
 }
@@ -87,7 +88,7 @@ fn judge(peak_bytes: u64) -> Verdict {
     Verdict::of(peak_bytes <= bound())
 }
 
-/// A connection after one read, whose answer was received.
+/// Opens a connection, and sends one read and receives its answer on it.
 fn idle_connection(address: SocketAddr) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(address).context("cannot connect")?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;

@@ -1,4 +1,4 @@
-//! `cargo xtask profile-cost`: the CPU time per request that profiles and heap samples cost.
+//! `cargo xtask profile-cost` measures how much CPU time per request profiles and heap samples cost.
 //!
 //! ```text
 //!   klad ◀── klad bench, closed ──┐
@@ -6,9 +6,10 @@
 //!   klad ◀── klad bench, closed ──┘
 //! ```
 //!
-//! A noisy machine changes from one second to the next by more than is measured here. So the two servers of a
-//! comparison run at the same time, on the same core, and change places from round to round. The verdict is of the 95
-//! % confidence interval of the median ratio; the first comparison is a control of a klad with itself.
+//! The speed of a noisy machine changes from one second to the next by more than the cost that is measured here. So
+//! the two servers of a comparison run at the same time, on the same core, and change places from round to round. The
+//! verdict depends on the 95 % confidence interval of the median ratio. The first comparison is a control: both
+//! servers are the same, without profiles.
 
 use std::fs;
 use std::thread;
@@ -22,13 +23,13 @@ use rustix::process::Pid;
 use crate::Verdict;
 use crate::setup::{ProgramArgs, Setup};
 
-/// The CPU time per request that is allowed, as a multiple of that without profiles.
+/// The largest allowed CPU time per request with profiles, as a multiple of the time without profiles.
 const RATIO_MAX: f64 = 1.02;
 
-/// A profile begins so long before the load, and ends so long after it.
+/// A profile begins this long before the load, and ends this long after it.
 const MARGIN: Duration = Duration::from_millis(250);
 
-/// Beyond the length of a load, before it is killed; also for a compaction.
+/// How long a load may run beyond its length before it is killed. Also the longest time of a compaction.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Connections of the load.
@@ -53,7 +54,7 @@ pub(crate) struct Args {
     hz: u32,
 }
 
-/// What is taken while a klad is loaded.
+/// The kind of profile that is taken while a klad is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     /// Nothing.
@@ -64,15 +65,16 @@ enum Subject {
     Locks,
     /// Heap samples.
     Heap,
-    /// All three.
+    /// A CPU profile, a lock profile and heap samples together.
     All,
 }
 
-/// What is compared with a klad of which nothing is taken, and whether more than [`RATIO_MAX`] fails the measurement.
+/// The subjects that are compared with a klad without profiles. `true`: a ratio above [`RATIO_MAX`] fails the
+/// measurement.
 const COMPARISONS: [(Subject, bool); 5] =
     [(Subject::Off, true), (Subject::Cpu, true), (Subject::Locks, false), (Subject::Heap, true), (Subject::All, false)];
 
-/// Name, workload and path of the requests.
+/// Name, workload and path of each kind of request.
 const OPERATIONS: [(&str, &str, &str); 3] = [
     ("GET", "get", "/v0/entity?id={key}"),
     ("PUT async", "put", "/v0/entity?id={key}&durability=async"),
@@ -105,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         println!("\n{name}");
         for server in measurement.servers() {
             measurement.load(server, "put", path, "")?;
-            // Memtables of different sizes would make two klads differ.
+            // With memtables of different sizes, two klads would not cost the same.
             compact(server)?;
         }
         for (subject, judged) in COMPARISONS {
@@ -125,7 +127,7 @@ impl Measurement<'_> {
         self.plain.iter().chain(&self.sampled)
     }
 
-    /// Measures `subject` beside a klad of which nothing is taken, and prints the result.
+    /// Measures `subject` beside a klad without profiles, and prints the result.
     fn compare(&self, subject: Subject, judged: bool, workload: &str, path: &str) -> Result<Verdict> {
         let mut ratios = Vec::new();
         for round in 0..self.args.rounds {
@@ -143,7 +145,7 @@ impl Measurement<'_> {
         Ok(verdict)
     }
 
-    /// The CPU time per request while `subject` is taken, microseconds.
+    /// Returns the CPU time per request while `subject` is taken, microseconds.
     fn cost(&self, server: &RunningServer, subject: Subject, workload: &str, path: &str) -> Result<f64> {
         let seconds = (*self.args.duration + 2 * MARGIN).as_secs_f64();
         let mut targets = Vec::new();
@@ -182,7 +184,7 @@ impl Measurement<'_> {
         let name = format!("load-{}", server.address.port());
         let result = self.setup.bench(&name, &url, &options, *self.args.duration + PATIENCE)?;
         let count = result.measured.outcomes.get(&Outcome::Served).copied().unwrap_or_default();
-        // Requests without an answer at the end are not served: at most one on each connection.
+        // At the end, at most one request on each connection has no answer, and does not count as served.
         ensure!(result.measured.sent - count <= CONNECTIONS, "{count} of {} were served", result.measured.sent);
         Ok(count as f64)
     }
@@ -200,7 +202,7 @@ impl Subject {
     }
 }
 
-/// Has klad compact everything, and waits until it has.
+/// Lets klad compact everything, and waits for the end of the compaction.
 fn compact(server: &RunningServer) -> Result<()> {
     let admin = server.admin.as_ref().context("klad has an admin address")?;
     ureq::post(format!("http://{}/compact", admin.url.authority)).send_empty().context("cannot compact")?;
@@ -215,13 +217,13 @@ fn compact(server: &RunningServer) -> Result<()> {
     bail!("klad has not compacted in {PATIENCE:?}")
 }
 
-/// The CPU time of all threads that a process has, to the nanosecond. A difference is right only where no thread has
-/// ended in between.
+/// Returns the CPU time of all threads that a process has now, in nanoseconds. The difference of two such times is
+/// right only if no thread has ended between the two calls.
 pub(crate) fn cpu_of(pid: Pid) -> Result<Duration> {
     let mut nanoseconds = 0;
     let path = format!("/proc/{}/task", pid.as_raw_nonzero());
     for task in fs::read_dir(&path).with_context(|| format!("cannot list {path}"))? {
-        // A thread may end in between.
+        // A thread may end between the listing and this read.
         let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
         let first = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
         nanoseconds += first.with_context(|| format!("{path}: no CPU time in schedstat"))?;
@@ -229,9 +231,9 @@ pub(crate) fn cpu_of(pid: Pid) -> Result<Duration> {
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-/// Lower end, median and upper end of the interval that holds the true median with 95 % probability. By the binomial
-/// distribution of ranks, in its normal approximation (Conover, Practical Nonparametric Statistics, 3rd ed., 3.2).
-/// `figures` is not empty.
+/// Returns the median, between the lower and the upper end of the interval that holds the true median with 95 %
+/// probability. The ends follow from the binomial distribution of ranks, in its normal approximation (Conover,
+/// Practical Nonparametric Statistics, 3rd ed., 3.2). `figures` must not be empty.
 #[expect(clippy::cast_precision_loss, reason = "rounds are far below 2^52")]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the number of rounds")]
 pub(crate) fn median_interval(mut figures: Vec<f64>) -> [f64; 3] {
@@ -241,7 +243,7 @@ pub(crate) fn median_interval(mut figures: Vec<f64>) -> [f64; 3] {
     [figures[rank], f64::midpoint(figures[last / 2], figures[figures.len() / 2]), figures[last - rank]]
 }
 
-/// A ratio whose whole interval is below the bound is within; one that noise hides is not.
+/// Judges a ratio by its interval. The ratio is within the bound only if the whole interval is below `ratio_max`.
 pub(crate) fn judge(low: f64, high: f64, ratio_max: f64) -> (Verdict, &'static str) {
     if high < ratio_max {
         (Verdict::Within, "within")

@@ -1,6 +1,6 @@
-//! `cargo xtask restart`: how soon klad serves again after SIGKILL, at random moments of a long fill.
+//! `cargo xtask restart` measures how soon klad serves again after a SIGKILL at random moments of a long fill.
 //!
-//! That every acknowledged write survives is the subject of `tests/it/kill.rs`; here only the time is measured.
+//! `tests/it/kill.rs` checks that every acknowledged write survives. Here only the time is measured.
 
 use std::thread;
 use std::time::Duration;
@@ -11,13 +11,14 @@ use klad_lab::server::RunningServer;
 use crate::Verdict;
 use crate::setup::{ProgramArgs, Setup};
 
-/// klad is ready in less than this after the start of the process.
+/// The time from the start of the process until klad is ready must be less than this.
 const RESTART_MAX: Duration = Duration::from_secs(1);
 
-/// The time between a start and the next kill, milliseconds: new logs and old ones are met.
+/// The time between a start and the next kill, milliseconds. The range is wide, so that kills meet short logs and long
+/// ones.
 const KILL_AFTER_MS: std::ops::Range<u64> = 200..4_000;
 
-/// As fast as klad takes them; keys of a long fill, so that the store grows.
+/// Writes, sent as fast as klad takes them, with so many different keys that the store grows.
 const LOAD: &str = "--workload put --key-order uniform --keys 20000000 --value-size 100B --closed --connections 64 \
                     --warm-up 0s --duration 10m";
 
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     /// Number of kills.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     kills: u64,
-    /// Seed of the moments of the kills [default: another one each time].
+    /// Seed of the moments of the kills [default: a random one].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     for kill in 1..=args.kills {
         let load = setup.start_bench(&server.url(), LOAD)?;
         thread::sleep(Duration::from_millis(random.u64(KILL_AFTER_MS)));
-        // SIGKILL.
+        // Dropping the server sends SIGKILL.
         drop(server);
         drop(load);
         server = start().with_context(|| format!("after kill {kill}"))?;

@@ -1,4 +1,5 @@
-//! What every measurement needs: the klad to measure, a directory that is removed at the end, cores, servers and loads.
+//! What every measurement needs: the klad to measure, a directory that is removed at the end, cores, and functions
+//! that start servers and loads.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,16 +18,16 @@ use tempfile::TempDir;
 /// The option that all measurements have.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ProgramArgs {
-    /// The klad to measure [default: the one beside xtask].
+    /// The klad program to measure [default: the one in xtask's directory].
     #[arg(long, value_name = "PATH")]
     klad: Option<PathBuf>,
 }
 
-/// The place of a measurement.
+/// The program, the directory and the cores of a measurement.
 pub(crate) struct Setup {
     program: PathBuf,
     directory: TempDir,
-    /// Cores of servers and of loads; empty where there is one core only.
+    /// Cores of servers, and of loads. Both are empty if the machine has only one core.
     pub(crate) server_cores: Vec<usize>,
     pub(crate) load_cores: Vec<usize>,
     watch: Watch,
@@ -39,7 +40,7 @@ impl Setup {
         let program = args.klad.clone().map_or_else(beside, Ok).context("cannot tell where xtask is")?;
         ensure!(program.is_file(), "there is no klad at {}: run `make build` first", program.display());
         let limit = getrlimit(Resource::Nofile);
-        // Where the hard limit is too low, opening a connection fails with a message.
+        // If the hard limit is too low, opening a connection later fails with a message.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
         let directory = tempfile::Builder::new().prefix("klad-xtask-").tempdir().context("no temporary directory")?;
         let (server_cores, load_cores) =
@@ -62,24 +63,24 @@ impl Setup {
         self.directory.path()
     }
 
-    /// Starts a program on all cores. Dropping it kills it.
+    /// Starts a program on all cores. Dropping the returned process kills it.
     pub(crate) fn start(&self, command: Command) -> Result<RunningProcess> {
         self.start_on(&[], command)
     }
 
-    /// Starts a program on `cores`. Dropping it kills it.
+    /// Starts a program on `cores`. Dropping the returned process kills it.
     pub(crate) fn start_on(&self, cores: &[usize], command: Command) -> Result<RunningProcess> {
         RunningProcess::start(command, cores, &self.watch)
     }
 
-    /// A command of klad, with arguments that contain no space.
+    /// Makes a command that runs klad, with `arguments` split at spaces.
     pub(crate) fn klad(&self, arguments: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args(arguments.split_whitespace());
         command
     }
 
-    /// Runs a command of klad to its end.
+    /// Runs klad with these arguments, and waits until it ends.
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<()> {
         let output = Command::new(&self.program).args(arguments).output().context("cannot run klad")?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -92,7 +93,7 @@ impl Setup {
         self.serve_with(&self.program, name, options)
     }
 
-    /// As [`Setup::serve`], with another klad.
+    /// As [`Setup::serve`], with another klad program.
     pub(crate) fn serve_with(&self, program: &Path, name: &str, options: &[&str]) -> Result<RunningServer> {
         self.serve_kind(ServerKind::Klad { program, options: options.to_vec() }, name)
     }
@@ -103,15 +104,15 @@ impl Setup {
         RunningServer::start(&ServerSpec { kind, data: &data, log, cores: &self.server_cores }, &self.watch)
     }
 
-    /// Runs `klad bench` against `url` to its end, which must come within `time`. A result that is not valid is
-    /// returned as well.
+    /// Runs `klad bench` against `url`, which must end within `time`. Also returns results that klad bench calls not
+    /// valid.
     pub(crate) fn bench(&self, name: &str, url: &str, options: &str, time: Duration) -> Result<RunResult> {
         let file = self.directory.path().join(format!("{name}.json"));
         let arguments = ["bench", url].into_iter().chain(options.split_whitespace()).map(str::to_owned).collect();
         run_bench(&self.program, arguments, &self.load_cores, &file, time, &self.watch)
     }
 
-    /// Starts `klad bench` without a result. Dropping it kills it.
+    /// Starts `klad bench`, whose result is not used. Dropping the returned process kills it.
     pub(crate) fn start_bench(&self, url: &str, options: &str) -> Result<RunningProcess> {
         let mut command = Command::new(&self.program);
         command.args(["bench", url, "--progress", "never"]).args(options.split_whitespace());
@@ -120,12 +121,12 @@ impl Setup {
     }
 }
 
-/// A count in groups of three digits: `5,000,000`.
+/// Formats a count in groups of three digits: `5,000,000`.
 pub(crate) fn grouped(count: u64) -> String {
     klad_page::numbers::count(count)
 }
 
-/// Bytes in MiB: `345.6 MiB`.
+/// Formats bytes in MiB: `345.6 MiB`.
 #[expect(clippy::cast_precision_loss, reason = "one digit after the point")]
 pub(crate) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))

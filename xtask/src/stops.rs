@@ -1,12 +1,12 @@
-//! `cargo xtask stops`: stops klad with SIGTERM at random instants under load, many times.
+//! `cargo xtask stops` stops klad many times, with SIGTERM at random instants under load.
 //!
 //! ```text
 //!   clients of five kinds ──▶ klad serve ◀── SIGTERM at a random instant
 //!        until refused        the same directory, started again: is every acknowledged write there?
 //! ```
 //!
-//! klad may have fewer connections than there are clients, so that some clients wait to be accepted at any instant.
-//! The tests stop klad a few times with the same clients (`tests/it/stops.rs`).
+//! `--connections-max` is smaller than the number of clients, so that some clients wait to be accepted at any instant.
+//! `tests/it/stops.rs` does the same with only a few stops.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -23,10 +23,10 @@ mod load;
 
 use load::{Client, KINDS, Round};
 
-/// The median stop takes less than this.
+/// The median stop must take less than this.
 const STOP_MAX: Duration = Duration::from_secs(1);
 
-/// Clients that wait to be accepted.
+/// The number of clients that wait to be accepted.
 const WAITING: usize = 2;
 
 /// Options of `stops`.
@@ -37,13 +37,13 @@ pub(crate) struct Args {
     /// Number of stops.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
-    /// Clients of each of five kinds.
+    /// Number of clients of each of the five kinds.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=200))]
     clients: u64,
     /// Klad's --execution.
     #[arg(long, value_name = "STRATEGY", default_value = "adaptive")]
     execution: String,
-    /// Seed of the instants and of the requests [default: another one each time].
+    /// Seed of the instants and of the requests [default: a random one].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
@@ -104,14 +104,15 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Reads back what was acknowledged before a start. Returns the number of clients that miss a write.
+/// Reads back all writes that were acknowledged before this start of klad. Returns the number of clients that miss a
+/// write.
 fn compare(address: SocketAddr, clients: &mut [Client], stops: u64) -> u64 {
     let mut lost = 0;
     for client in clients {
         if let Err(why) = client.compare(address) {
             eprintln!("after stop {stops}: {why}");
             lost += 1;
-            // Each loss is reported once.
+            // So that each loss is reported only once.
             client.forget();
         }
     }

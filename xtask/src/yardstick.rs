@@ -1,12 +1,12 @@
-//! `cargo xtask yardstick`: klad beside Redis, beside itself with other options, beside RocksDB without a server,
-//! beside an older klad, and beside a bare echo.
+//! `cargo xtask yardstick` compares klad with Redis, with itself with other options, with RocksDB without a server,
+//! with an older klad, and with a bare echo server.
 //!
 //! ```text
 //!   round 1:  comparison 1: klad, control   comparison 2: klad, control   …
 //!   round 2:  comparison 1: control, klad   comparison 2: control, klad   …    ratio of each round ─▶ 95 % interval
 //! ```
 //!
-//! All servers run on one core from the beginning, and the loads on the other. The last figures are of a bulk load, on
+//! All servers run on one core from the beginning, and the loads on the other. At the end, a bulk load is measured on
 //! both cores.
 
 use std::path::PathBuf;
@@ -31,26 +31,27 @@ mod bare_engine;
 mod connections;
 mod redis;
 
-/// The number of keys that the caches of klad and Redis hold.
+/// The number of keys. klad's caches and Redis hold all of them in memory.
 const CACHED_KEYS: u64 = 1_000_000;
 
-/// The loads before the first round, which fill most of the value cache. A value enters it when it is read;
-/// in Redis all values are in memory since they were written.
+/// The number of loads before the first round. They fill most of klad's value cache, because a value enters the value
+/// cache when it is read. Redis has all values in memory from the time they were written.
 const WARM_UP_LOADS: u32 = 5;
 
-/// The number of keys that the page cache holds, and klad's caches do not.
+/// The number of keys. The page cache holds all of them, but klad's caches do not.
 const PAGE_KEYS: u64 = 2_000_000;
 
-/// Values of so many keys of 1 KiB are ten times `--memory` of the klad that reads them from the disk.
+/// The number of keys. With values of 1 KiB each, the store has ten times the `--memory` of the klad that reads it
+/// from the disk.
 const COLD_KEYS: u64 = 2_750_000;
 
-/// The number of threads that read from the disk: the default of `--storage-threads`.
+/// The number of threads that read from the disk. The same as the default of `--storage-threads`.
 const COLD_THREADS: usize = 4;
 
-/// The share of the throughput of `inline` at which response times are compared.
+/// The rate at which response times are compared, as a share of the throughput of `inline`.
 const SHARE_OF_CAPACITY: f64 = 0.7;
 
-/// Beyond the length of a load, before it is killed; also for a bulk load.
+/// How long a load may run beyond its length before it is killed. Also the longest time of a bulk load.
 const PATIENCE: Duration = Duration::from_mins(20);
 
 /// Options of `yardstick`.
@@ -58,7 +59,7 @@ const PATIENCE: Duration = Duration::from_mins(20);
 pub(crate) struct Args {
     #[command(flatten)]
     program: ProgramArgs,
-    /// Compare single requests with this klad, such as that of the last release.
+    /// Compare single requests with those of this klad program, for example that of the last release.
     #[arg(long, value_name = "PATH")]
     before: Option<PathBuf>,
     /// Rounds of each comparison.
@@ -70,7 +71,7 @@ pub(crate) struct Args {
     /// Entries of the bulk load.
     #[arg(long, value_name = "N", default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     entries: u64,
-    /// Only these parts, separated by commas.
+    /// Measure only these parts, separated by commas.
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
 }
@@ -78,28 +79,28 @@ pub(crate) struct Args {
 /// A part of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// Pipelines of 16 requests, beside Redis.
+    /// Pipelines of 16 requests, compared with Redis and with a bare echo.
     Pipelines,
-    /// Reads from the page cache, beside `--execution inline`.
+    /// Reads from the page cache, compared with `--execution inline`.
     PageCache,
-    /// Reads from the disk, beside the engine in a loop without a server.
+    /// Reads from the disk, compared with the engine in a loop without a server.
     ColdReads,
-    /// CPU time of single requests, beside the klad of `--before`.
+    /// CPU time of single requests, compared with the klad of `--before`.
     Single,
-    /// Memory of connections, and CPU time of GETs on many of them, beside a bare echo.
+    /// Memory of connections, and CPU time of GETs on many connections, compared with a bare echo.
     Connections,
     /// A bulk load.
     Load,
 }
 
-/// Who is measured.
+/// The side of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Klad,
     Control,
 }
 
-/// What the interval of a ratio must reach.
+/// The value that the interval of a ratio must reach.
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     AtLeast(f64),
@@ -112,7 +113,7 @@ struct Comparison<'a> {
     unit: &'static str,
     bound: Bound,
     measure: Box<dyn Fn(Side) -> Result<f64> + 'a>,
-    /// The figures of each round: klad, control.
+    /// The figures of each round: klad's, then the control's.
     figures: Vec<[f64; 2]>,
 }
 
@@ -182,7 +183,7 @@ impl<'a> Comparison<'a> {
 }
 
 impl Bound {
-    /// Judges a ratio by its interval. A bound is kept if the interval contains it.
+    /// Judges a ratio by its interval. A bound is exceeded only if the whole interval is beyond the bound.
     fn judge(self, low: f64, high: f64) -> (Verdict, String) {
         match self {
             Bound::AtLeast(bound) => (Verdict::of(high >= bound), format!("at least {bound}")),
@@ -198,8 +199,8 @@ struct Yardstick<'a> {
 }
 
 impl<'a> Yardstick<'a> {
-    /// GETs beside a Redis without persistence and beside an echo, and PUTs beside a Redis that syncs its log once a
-    /// second.
+    /// Compares GETs with a Redis without persistence and with an echo, and PUTs with a Redis that syncs its log once
+    /// a second.
     fn pipelines(self) -> Result<Vec<Comparison<'a>>> {
         let klad = Rc::new(self.setup.serve("pipelines", &["--memory", "2GiB", "--durability", "async"])?);
         self.load(&klad, &format!("--workload put --fill {CACHED_KEYS}"))?;
@@ -232,7 +233,7 @@ impl<'a> Yardstick<'a> {
         Ok(comparisons)
     }
 
-    /// Reads from the page cache, beside a klad that does all reads on the worker.
+    /// Compares reads from the page cache with those of a klad that does all reads on the worker.
     fn page_cache(self) -> Result<Vec<Comparison<'a>>> {
         let options = format!("--workload get --keys {PAGE_KEYS} --key-order uniform");
         let serve = |execution| -> Result<_> {
@@ -261,7 +262,7 @@ impl<'a> Yardstick<'a> {
         ])
     }
 
-    /// Reads from the disk, beside the engine without a server.
+    /// Compares reads from the disk with those of the engine without a server.
     fn cold_reads(self) -> Result<Vec<Comparison<'a>>> {
         for name in ["cold", "bare"] {
             self.fill(name, COLD_KEYS, "1KiB")?;
@@ -281,7 +282,7 @@ impl<'a> Yardstick<'a> {
         Ok(vec![Comparison::new("cold reads, GET", "requests/s", Bound::AtLeast(0.9), measure)])
     }
 
-    /// Single requests, beside those of another klad.
+    /// Compares single requests with those of another klad.
     fn single_requests(self) -> Result<Vec<Comparison<'a>>> {
         let Some(before) = &self.args.before else {
             println!("single requests: left out without --before");
@@ -307,7 +308,7 @@ impl<'a> Yardstick<'a> {
         Ok(rows.into_iter().map(comparison).collect())
     }
 
-    /// Loads the entries of the published reports into a new directory, and checks it.
+    /// Loads entries like those of the published reports into a new directory, and checks the directory.
     fn bulk_load(self) -> Result<()> {
         let (directory, began) = (self.setup.directory().join("load"), Instant::now());
         let mut command = self.setup.klad("import --key-format {} --value-format value#{}");
@@ -337,7 +338,7 @@ impl<'a> Yardstick<'a> {
         Ok(())
     }
 
-    /// Fills the data directory `name` of a server that does not run yet.
+    /// Fills the data directory `name`, before a server starts on it.
     fn fill(self, name: &str, keys: u64, value_size: &str) -> Result<()> {
         let mut command = self.setup.klad("import --quiet --key-format key{}");
         command.args(["--generate", &keys.to_string(), "--value-size", value_size, "--into"]);
@@ -347,8 +348,8 @@ impl<'a> Yardstick<'a> {
         Ok(())
     }
 
-    /// Locks the tables of the data directory `name` in the page cache, while the returned process runs. A fill drops
-    /// pages, and so do kernels that reclaim what was not used for a minute (DAMON).
+    /// Locks the tables of the data directory `name` in the page cache, while the returned process runs. The lock is
+    /// needed because a fill drops pages, and some kernels reclaim pages that were not used for a minute (DAMON).
     fn hold_in_page_cache(self, name: &str) -> Result<RunningProcess> {
         let directory = self.setup.directory().join(name).join("rocksdb");
         let mut bytes = 0;
@@ -370,7 +371,7 @@ impl<'a> Yardstick<'a> {
         Ok(process)
     }
 
-    /// Sends as many requests as a server answers.
+    /// Runs a closed load, which sends as many requests as the server answers.
     fn load(self, server: &RunningServer, options: &str) -> Result<RunResult> {
         self.bench(&server.url(), &format!("{options} --closed"))
     }

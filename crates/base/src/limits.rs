@@ -1,5 +1,5 @@
-//! Limits of open files and threads. Each has its unit, its reason, and what klad does when it is reached. The other
-//! limits of the server and of storage are in their crates.
+//! Limits of open files and threads. Each comment gives the unit, the reason, and what klad does at the limit. The
+//! other limits of the server and of storage are in their crates.
 
 /// The number of connections beyond `--connections-per-peer` that klad keeps open for up to `REFUSED_LINGER_TIMEOUT`,
 /// so that their clients see the rejection. With a low limit of open files this number is smaller. If so many are

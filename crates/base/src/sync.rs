@@ -49,8 +49,8 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// `black_box` runs after the call, so the compiler keeps this frame, and this function's name, on the stack. The
-    /// same holds for the other `…_contended` functions.
+    /// Waits for the lock. `black_box` runs after the call, so the compiler keeps this frame, and this function's name,
+    /// on the stack. The same holds for the other `…_contended` functions.
     #[cold]
     #[inline(never)]
     fn lock_contended(&self) -> MutexGuard<'_, T> {
@@ -147,7 +147,7 @@ impl Condvar {
     }
 
     /// Releases the lock, waits for a notification, and takes the lock again. Spurious wake-ups are possible. The
-    /// function is not inlined, so that its name is the innermost one of the stack.
+    /// function is not inlined, so that profiles show its name as the innermost one of the stack.
     #[inline(never)]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>, cause: Cause) -> MutexGuard<'a, T> {
         if is_profiling() {
@@ -202,7 +202,7 @@ struct QueueState<T> {
 /// Why an item was not queued, with the item.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PushError<T> {
-    /// The queue holds as many items as it may.
+    /// The queue already holds the maximum of items.
     Full(T),
     /// The queue is closed.
     Closed(T),
@@ -245,7 +245,8 @@ impl<T> BoundedQueue<T> {
         Ok(())
     }
 
-    /// Releases the lock, and wakes a consumer if there is an item and no woken consumer is still to run.
+    /// Releases the lock. Wakes a waiting consumer if there is an item, unless a consumer was woken that has not run
+    /// yet.
     fn wake_one(&self, mut state: MutexGuard<'_, QueueState<T>>) {
         self.len.store(state.items.len(), Ordering::Relaxed);
         let wake = state.waiting > 0 && !state.waking && !state.items.is_empty();
@@ -415,7 +416,7 @@ pub fn try_threads(count: usize) -> std::io::Result<()> {
     tried
 }
 
-/// Returns the number of threads of the process, or 0 if the system does not tell.
+/// Returns the number of threads of the process, or 0 if the system does not show it.
 fn threads_now() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }

@@ -1,7 +1,7 @@
 //! Reads profiles, metrics and slow requests from the admin port of a klad under load.
 //!
-//! Each request has its own connection: requests are rare, and one without an answer must not delay the others.
-//! Called by `knee` and by `klad_lab`.
+//! Each request has its own connection, because requests are rare, and a request without an answer must not delay
+//! others. Called by `knee` and by `klad_lab`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,13 @@ use crate::url::Url;
 use klad_base::clock;
 use klad_base::sync::{Cause, Condvar, Mutex, spawn_thread};
 
-/// The longest wait for an answer, in addition to the time that the request itself takes (such as the length of a
-/// profile).
+/// The longest wait for an answer. If the request takes a profile, the length of the profile is added.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The largest answer, bytes. Profiles are the largest: some MiB.
+/// The largest answer that is read, bytes. klad's own answers are far smaller: the largest are profiles of some MiB.
 const BODY_BYTES_MAX: u64 = 256 << 20;
 
-/// The time between two samples of the queues.
+/// The time between two samples of the server's queues.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Prefixes of the metrics that show waiting operations, operations and requests in flight, memory used by bodies, and
@@ -44,7 +43,7 @@ pub struct Admin {
     pub token: Option<String>,
 }
 
-/// Samples the queues once a second, on a thread of its own, until [`QueueSampler::end`].
+/// Reads the metrics of the server's queues once a second on its own thread, until [`QueueSampler::end`] is called.
 #[derive(Debug)]
 pub struct QueueSampler {
     stop: Arc<StopSignal>,
@@ -60,13 +59,13 @@ impl QueueSampler {
         QueueSampler { stop, thread: spawn_thread("klad-bench-look", move || sample_queues(&admin, &theirs)) }
     }
 
-    /// The signal that ends the sampling, for other threads that must end with it.
+    /// Returns the signal that ends the sampling. Other threads that must end at the same time can wait for it.
     #[must_use]
     pub fn stop_signal(&self) -> Arc<StopSignal> {
         self.stop.clone()
     }
 
-    /// Stops sampling. Returns the samples, and an error message if a sample failed.
+    /// Stops sampling. Returns the samples, and the error message of the first sample that failed, if any.
     #[must_use]
     pub fn end(self) -> (Vec<QueueSample>, Vec<String>) {
         self.stop.set();
@@ -74,7 +73,8 @@ impl QueueSampler {
     }
 }
 
-/// Samples the queues until the run is over. Returns the samples, and an error message if a sample failed.
+/// Reads the queues' metrics until `stop` is set. Returns the samples, and the error message of the first sample that
+/// failed, if any.
 fn sample_queues(admin: &Admin, stop: &StopSignal) -> (Vec<QueueSample>, Vec<String>) {
     let (mut samples, mut missing) = (Vec::new(), Vec::new());
     let begin = clock::now();
@@ -93,7 +93,7 @@ fn sample_queues(admin: &Admin, stop: &StopSignal) -> (Vec<QueueSample>, Vec<Str
     (samples, missing)
 }
 
-/// Tells threads that a run is over.
+/// A signal to threads that a run is over.
 #[derive(Debug, Default)]
 pub struct StopSignal {
     is_set: Mutex<bool>,
@@ -107,7 +107,7 @@ impl StopSignal {
         self.changed.notify_all();
     }
 
-    /// Waits until the signal is set, or until `due`. Returns whether it is set.
+    /// Waits until the signal is set, but at most until `due`. Returns `true` if the signal is set.
     #[must_use]
     pub fn wait_until(&self, due: Instant) -> bool {
         let mut is = self.is_set.lock();
@@ -121,7 +121,8 @@ impl StopSignal {
     }
 }
 
-/// Extracts the queues' series from metrics in the text format of Prometheus.
+/// Returns the names and values of the series that begin with one of [`QUEUES`], from `metrics` in Prometheus text
+/// format.
 fn queues(metrics: &[u8]) -> BTreeMap<String, f64> {
     let text = String::from_utf8_lossy(metrics);
     let wanted = text.lines().filter(|line| QUEUES.iter().any(|prefix| line.starts_with(prefix)));
@@ -133,10 +134,10 @@ fn queues(metrics: &[u8]) -> BTreeMap<String, f64> {
 }
 
 impl Admin {
-    /// Sends a GET for `target`, and returns the body of the answer, whose status must be 200.
+    /// Sends a GET request for `target`, and returns the body of the answer. The status of the answer must be 200.
     ///
     /// # Errors
-    /// On any other status, and if there is no answer within `patience`.
+    /// If the status is not 200, or if there is no answer within `patience`.
     pub fn get(&self, target: &str, patience: Duration) -> anyhow::Result<Vec<u8>> {
         let agent = ureq::Agent::config_builder().timeout_global(Some(patience)).http_status_as_error(false).build();
         let mut request = agent.new_agent().get(format!("http://{}{target}", self.url.authority));

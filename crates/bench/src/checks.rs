@@ -1,4 +1,5 @@
-//! The generator's checks of its own run: do the figures describe the server, or the generator? Called by `runner`.
+//! The generator's checks of its own run, which tell whether the figures describe the server or the generator. Called
+//! by `runner`.
 
 use crate::recorder::Failure;
 use crate::result::{Check, Section, micros};
@@ -9,18 +10,19 @@ use crate::threads::CpuShares;
 /// The largest share of a core that a generator thread may use. Above it, the generator may have been the bottleneck.
 const CPU_SHARE_MAX: f64 = 0.9;
 
-/// The smallest share of the scheduled requests that must be sent. Below it, the load was not the requested one, and
-/// the check fails, unless each unsent request waited for a new connection that the server did not accept.
+/// The smallest share of the scheduled requests that must be sent. Below this share the check fails, because the load
+/// was not the requested one. The exception: the unsent requests waited for new connections that the server did not
+/// accept.
 const SENT_SHARE_MIN: f64 = 0.99;
 
-/// The facts that the checks use.
+/// The facts about a run that the checks use.
 #[derive(Debug)]
 pub struct CheckInputs<'a> {
     /// Whether the load was open or closed.
     pub mode: Mode,
-    /// The measured part.
+    /// The figures of the measured part of the run.
     pub section: &'a Section,
-    /// The value of `--lag-max`.
+    /// The largest send lag, from `--lag-max`.
     pub lag_max: Nanos,
     /// The CPU shares of each thread, from 0 to 1.
     pub cpu_shares: &'a [CpuShares],
@@ -30,12 +32,11 @@ pub struct CheckInputs<'a> {
     pub connected: usize,
     /// Why the other connections were not made; `None` if all were made.
     pub unconnected: Option<Failure>,
-    /// With connections on demand: the number of connections at the end, and their limit. `None` if the number is
-    /// fixed.
+    /// The number of connections at the end, and its limit `--connections-max`. `None` if the number is fixed.
     pub grown: Option<(usize, usize)>,
 }
 
-/// Makes all checks, and returns one result for each.
+/// Makes all checks, and returns the result of each.
 #[must_use]
 pub fn judge(inputs: &CheckInputs) -> Vec<Check> {
     vec![send_lag(inputs), generator_cpu(inputs), rate(inputs), connections(inputs), machine_limits(inputs)]
@@ -105,8 +106,8 @@ fn rate(inputs: &CheckInputs) -> Check {
     }
     let share = section.sent as f64 / section.scheduled as f64;
     let unmade = section.errors.get(Failure::Connect.name()).copied().unwrap_or(0);
-    // A request that finds all connections busy asks for another one. If the server does not take it, the generator
-    // is not at fault.
+    // If all connections are busy, a request asks for another connection. If the server does not accept that
+    // connection, the generator is not at fault.
     let asked = inputs.grown.is_some_and(|(open, max)| open < max) && unmade == 0;
     let passed = share >= SENT_SHARE_MIN || asked;
     let mut detail = format!(

@@ -1,5 +1,6 @@
-//! Adds up what the generator threads have recorded: by phase for the result, and by interval for the time series. It
-//! runs on the thread that started the load, so it does not delay the generator. Called by `threads` and `runner`.
+//! Adds up what the generator threads have recorded: by phase for the result, and by interval for the time series. The
+//! collector runs on the thread that started the load, so it does not delay the generator. Called by `threads` and
+//! `runner`.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +12,21 @@ use crate::recorder::{Outcome, Recorder, Tally, histogram};
 use crate::result::{Cell, Distribution, Interval, Piece, Section, Summary, micros};
 use crate::schedule::{Mode, Nanos, Phases, SECOND, seconds};
 
-/// The largest number of intervals of a schedule: an hour of seconds. The intervals of longer schedules are longer, in
-/// whole seconds.
+/// The largest number of intervals of a schedule. Up to an hour, an interval is one second. In longer schedules,
+/// intervals are several seconds long.
 const INTERVALS_MAX: u64 = 3_600;
 
-/// The largest number of intervals that wait for a slow thread. Beyond it the oldest is closed without that thread.
+/// The largest number of intervals that wait for a slow thread. If more intervals wait, the oldest is closed without
+/// the figures of that thread.
 const PENDING_MAX: usize = 16;
 
-/// Returns the length of the intervals of a run of length `run`.
+/// Returns the length of an interval in a run of length `run`.
 #[must_use]
 pub fn interval_length(run: Nanos) -> Nanos {
     run.div_ceil(INTERVALS_MAX).div_ceil(SECOND).max(1) * SECOND
 }
 
-/// The sums of everything recorded so far.
+/// Adds up the records of all threads of a run.
 #[derive(Debug)]
 pub struct Collector {
     phases: Phases,
@@ -32,11 +34,11 @@ pub struct Collector {
     interval: Nanos,
     good_within: Nanos,
     tallies: Vec<Tally>,
-    /// For each thread, the next interval that it will deliver.
+    /// For each thread, the number of the next interval that the thread will deliver.
     progress: Vec<u64>,
-    /// Intervals that at least one thread has not delivered yet.
+    /// The sums of each interval that at least one thread has not delivered yet, by the interval's number.
     pending: BTreeMap<u64, Tally>,
-    /// The next interval to close.
+    /// The number of the next interval to close.
     next: u64,
     gap: GapFinder,
     pieces: Pieces,
@@ -53,7 +55,7 @@ impl Collector {
         Collector { phases, mode, interval, good_within, tallies, progress, pending, next: 0, gap, pieces }
     }
 
-    /// Adds what `thread` has recorded in an interval.
+    /// Adds what `thread` has recorded in the interval with the number `interval`.
     pub fn add(&mut self, thread: usize, interval: u64, recorder: &Recorder) {
         let after_the_end = interval * self.interval >= self.phases.end();
         self.progress[thread] = interval + 1;
@@ -63,8 +65,8 @@ impl Collector {
         self.add_to(interval, recorder);
     }
 
-    /// Adds records that no thread has delivered: starts that no thread has taken, and what a full queue did not take.
-    /// They count in the last interval of the schedule.
+    /// Adds the records that no thread has delivered, because no thread has started the requests, or because the queue
+    /// to the collector was full. These records count in the last interval of the schedule.
     pub fn add_undelivered(&mut self, recorder: &Recorder) {
         let last = self.phases.end().saturating_sub(1) / self.interval;
         if recorder.phases().all(|(_, tally)| tally.cells().next().is_none()) {
@@ -82,13 +84,13 @@ impl Collector {
         }
     }
 
-    /// Shortens the phases of a run that was ended early at `at`.
+    /// Shortens the phases, because the run was ended early at `at`.
     pub fn truncate(&mut self, at: Nanos) {
         self.phases = self.phases.truncated(at);
     }
 
-    /// Closes and returns the next interval, if every thread has delivered it; `None` if not. Does not wait for
-    /// threads if the run is `over`, or if more than `PENDING_MAX` intervals wait.
+    /// Closes and returns the next interval. Returns `None` if a thread has not delivered that interval yet, unless the
+    /// run is `over`, or more than `PENDING_MAX` intervals wait.
     pub fn next_interval(&mut self, over: bool) -> Option<(Interval, Tally)> {
         let last = *self.pending.last_key_value()?.0;
         let complete = self.progress.iter().copied().min().unwrap_or(0);
@@ -137,20 +139,20 @@ impl Collector {
         self.gap.longest(self.phases.end())
     }
 
-    /// The pieces of the measured part that were completed.
+    /// Returns the completed pieces of the measured part. Pieces are up to ten equal groups of intervals.
     #[must_use]
     pub fn pieces(&self) -> Vec<Piece> {
         self.pieces.until(self.phases.end())
     }
 
-    /// The section of the warm-up, if there is one.
+    /// Returns the figures of the warm-up; `None` without a warm-up.
     #[must_use]
     pub fn warm_up(&self) -> Option<Section> {
         let length = self.phases.warm_up();
         (length > 0).then(|| section(&self.tallies[0], length, self.good_within))
     }
 
-    /// The section of the whole measured part, and its histograms.
+    /// Returns the figures and the histograms of the whole measured part.
     #[must_use]
     pub fn measured(&self) -> (Section, Spectrum) {
         let mut all = Tally::new();
@@ -159,7 +161,7 @@ impl Collector {
         (section, Spectrum::of(&all))
     }
 
-    /// One section for each stage that was begun; empty if there is only one stage.
+    /// Returns the figures of each stage that was begun. Empty if there is only one stage.
     #[must_use]
     pub fn stages(&self) -> Vec<Section> {
         let stages = &self.phases.all()[1..];
@@ -207,7 +209,7 @@ fn section(tally: &Tally, length: Nanos, good_within: Nanos) -> Section {
     let counters = &tally.counters;
     let statuses: BTreeMap<u16, u64> = counters.statuses().collect();
     let scheduled = outcomes.values().sum();
-    // A run that was ended during its warm-up has a measured part of length 0.
+    // If a run was ended during its warm-up, the measured part has length 0.
     let per_second = |count: u64| if length == 0 { 0.0 } else { count as f64 / seconds(length) };
     let spectrum = Spectrum::of(tally);
     Section {

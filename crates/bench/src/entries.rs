@@ -1,4 +1,4 @@
-//! The entries that `--fill` puts, without requests, for programs that store them in another way. Called by
+//! Makes the keys and values that `--fill` puts, for programs that store them without requests to a server. Called by
 //! `klad import --generate`.
 
 use rand::SeedableRng as _;
@@ -8,7 +8,7 @@ use crate::keys::{KeyFormat, by_digits};
 use crate::units::SizeRange;
 use crate::workload::{Values, value};
 
-/// The entries of the first keys of a format, almost always in the order of the keys.
+/// Makes entries, each a key with its value. The keys are the first ones of a format, almost always in ascending order.
 pub struct Entries {
     keys: KeyFormat,
     values: Values,
@@ -19,7 +19,8 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// Makes `count` entries. Values without a format are random bytes, the same each time.
+    /// Creates a source of `count` entries. Without `value_format`, values are random bytes. The bytes are the same in
+    /// each program run.
     #[must_use]
     pub fn new(keys: KeyFormat, value_format: Option<KeyFormat>, value_size: SizeRange, count: u64) -> Entries {
         const SEED: u64 = 1;
@@ -30,7 +31,7 @@ impl Entries {
         Entries { keys, values, numbers, random, key: Vec::new(), value: Vec::new() }
     }
 
-    /// The next key and its value.
+    /// Returns the next key and its value; `None` after the last.
     pub fn next_entry(&mut self) -> Option<(&[u8], &[u8])> {
         let number = self.numbers.next()?;
         self.key.clear();

@@ -30,10 +30,10 @@ pub fn json(result: &RunResult) -> String {
 /// A file that is being written, with its path.
 pub type OutputFile = (PathBuf, BufWriter<File>);
 
-/// Creates a file before the run, so that a wrong path is found before any load.
+/// Creates a file. This happens before the run, so that a wrong path is found before any load.
 ///
 /// # Errors
-/// If that fails; the error contains the path.
+/// If the operation fails. The error contains the path.
 pub fn create(path: &Path) -> anyhow::Result<OutputFile> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     Ok((path.to_owned(), BufWriter::new(file)))
@@ -46,10 +46,10 @@ pub struct IntervalLog<'a> {
 }
 
 impl<'a> IntervalLog<'a> {
-    /// Writes the head of the log; its times count from `start`.
+    /// Writes the head of the log. The times in the log count from `start`.
     ///
     /// # Errors
-    /// If that fails.
+    /// If the write fails.
     pub fn begin(
         (path, file): &'a mut OutputFile,
         serializer: &'a mut V2DeflateSerializer,
@@ -60,7 +60,7 @@ impl<'a> IntervalLog<'a> {
             .add_comment("klad bench: response times from the intended start, nanoseconds, tagged operation.outcome")
             .with_start_time(start)
             .with_base_time(start)
-            // Maxima in milliseconds, as in the logs of the Java tools.
+            // The log gives maxima in milliseconds, as the logs of the Java tools do.
             .with_max_value_divisor(1e6)
             .begin_log_with(file, serializer)
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -70,7 +70,7 @@ impl<'a> IntervalLog<'a> {
     /// Writes the histograms of one interval.
     ///
     /// # Errors
-    /// If that fails.
+    /// If the write fails.
     pub fn add(&mut self, interval: &Interval, tally: &Tally) -> anyhow::Result<()> {
         let start = Duration::from_secs_f64(interval.start_s);
         let length = Duration::from_secs_f64(interval.length_s);
@@ -86,7 +86,7 @@ impl<'a> IntervalLog<'a> {
 /// Writes the whole content of a file.
 ///
 /// # Errors
-/// If that fails; the error contains the path.
+/// If the operation fails. The error contains the path.
 pub fn write((path, mut file): OutputFile, content: &str) -> anyhow::Result<()> {
     file.write_all(content.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
     finish((path, file))
@@ -95,7 +95,7 @@ pub fn write((path, mut file): OutputFile, content: &str) -> anyhow::Result<()> 
 /// Writes what is left in a file's buffer.
 ///
 /// # Errors
-/// If that fails; the error contains the path.
+/// If the operation fails. The error contains the path.
 pub fn finish((path, mut file): OutputFile) -> anyhow::Result<()> {
     file.flush().with_context(|| format!("cannot write {}", path.display()))
 }

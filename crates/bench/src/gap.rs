@@ -1,39 +1,39 @@
-//! Finds the longest time without a good answer. Each interval has a bit mask with one bit for each of its
-//! hundredths. This needs constant memory, and the masks of several threads are combined by `or`. Called by
-//! `generator` and `collector`.
+//! Finds the longest time without a good answer. An interval is divided into a hundred parts. A bit mask has one bit
+//! for each part with a good answer. The masks need constant memory, and a bitwise OR combines the masks of several
+//! threads. Called by `generator` and `collector`.
 
 use crate::schedule::Nanos;
 
-/// The number of parts of an interval.
+/// The number of parts into which an interval is divided.
 const HUNDREDTHS: u64 = 100;
 
-/// The hundredths of one interval in which good answers arrived, as a bit mask.
+/// A bit mask of the hundred parts of an interval. A bit is 1 if a good answer arrived in that part.
 pub type Hundredths = u128;
 
-/// Returns the mask with the bit of the hundredth that contains `now`.
+/// Returns a mask whose only bit is that of the part which contains `now`. `interval` is the length of an interval.
 #[must_use]
 pub fn hundredth(now: Nanos, interval: Nanos) -> Hundredths {
     1 << (now % interval * HUNDREDTHS / interval)
 }
 
-/// Finds the longest gap in a series of intervals.
+/// Finds the longest time without a good answer (a gap) in a series of intervals.
 #[derive(Debug)]
 pub struct GapFinder {
     interval: Nanos,
-    /// End of the last hundredth with a good answer, or the beginning of the measured part.
+    /// The end of the last part with a good answer, or the beginning of the measured part.
     since: Nanos,
     longest: Nanos,
 }
 
 impl GapFinder {
-    /// Measures gaps from `begin` on, in intervals of length `interval`.
+    /// Creates a finder of gaps that begins at `begin`. `interval` is the length of an interval.
     #[must_use]
     pub fn new(begin: Nanos, interval: Nanos) -> GapFinder {
         GapFinder { interval, since: begin, longest: 0 }
     }
 
-    /// Adds the good answers of the interval `number`. Time after `end`, the end of the measured part, does not count.
-    /// Intervals must be added in order.
+    /// Adds the good answers of the interval with this number. Time after `end`, the end of the measured part, does not
+    /// count. Intervals must be added in order.
     pub fn add(&mut self, number: u64, hundredths: Hundredths, end: Nanos) {
         for part in (0..HUNDREDTHS).filter(|part| hundredths >> part & 1 == 1) {
             let start = number * self.interval + part * self.interval / HUNDREDTHS;
@@ -42,8 +42,8 @@ impl GapFinder {
         }
     }
 
-    /// Returns the longest gap up to `end`, the end of the measured part. It may be too short by up to a hundredth of
-    /// an interval at each of its two ends.
+    /// Returns the longest gap up to `end`, the end of the measured part. The result may be too short by up to a
+    /// hundredth of an interval at each of the two ends of the gap.
     #[must_use]
     pub fn longest(&self, end: Nanos) -> Nanos {
         self.longest.max(end.saturating_sub(self.since))

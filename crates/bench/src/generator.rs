@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Each thread runs one generator on a [`Network`]. It takes a start from the schedule only when it has a free
-//! connection, and then waits for the start's time. So no start is late because another thread sleeps, and no thread
-//! has to wake another. If all connections are busy when a request is due, it waits; that counts. Used by `threads`.
+//! connection, and then waits until the start is due. So no start is late because another thread sleeps, and no thread
+//! has to wake another. If all connections are busy, a due request waits, and the wait counts. Used by `threads`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,21 +26,21 @@ pub use crate::shared::{NEVER, ReturnedStarts, Shared};
 use crate::slots::{ConnectionState, InFlight, Slots};
 use crate::workload::Requests;
 
-/// The size of the read buffer, bytes. It keeps nothing between reads, so one serves all connections of a thread.
+/// The size of the read buffer, bytes. All connections of a thread share it, because it keeps nothing between reads.
 const READ_BYTES: usize = 64 << 10;
 
-/// The longest wait. A thread that runs therefore reads the clock at least this often, and notices a stall.
+/// The longest wait. A thread therefore reads the clock at least this often, so that it notices when it did not run.
 const TICK: Nanos = 5_000_000;
 
-/// The shortest delay of the generator itself that counts as a stall. Other work on a machine causes shorter ones.
+/// The shortest stall: a time in which the generator's thread should have run but did not. Other work on the machine
+/// causes shorter delays, which do not count.
 const STALL_MIN: Nanos = 500_000;
 
-/// The pause of a connection that could not be made, in closed mode. Nothing else limits the number of attempts
-/// there.
+/// In closed mode, the pause after a failed attempt to open a connection. Nothing else limits the number of attempts.
 const RETRY_PAUSE: Nanos = 10_000_000;
 
-/// The generator of one thread. After each interval and at the end it calls `deliver` with the number of the interval
-/// and the recorder. `deliver` empties the recorder, or leaves the records to be delivered with the next interval.
+/// The generator of one thread. After each interval and at the end, the generator calls `deliver` with the number of
+/// the interval and the recorder. `deliver` empties the recorder, or leaves the records for the next call.
 pub struct Generator<N, D> {
     shared: Arc<Shared>,
     network: N,
@@ -48,15 +48,15 @@ pub struct Generator<N, D> {
     requests: Requests,
     recorder: Recorder,
     slots: Slots,
-    /// Connections that pause, with the end of the pause: they could not be made, or a script delays them.
+    /// The pausing connections, each with the end of its pause. They could not be opened, or a script delays them.
     paused: BinaryHeap<Reverse<(Nanos, usize)>>,
-    /// The next start, taken from the schedule but not begun: it is not due yet, or no connection is free.
+    /// The next start, which was taken from the schedule. It is not due yet, or no connection is free.
     next: Option<Start>,
     /// Whether there are no more starts: the schedule or the run has ended, or the script has stopped.
     over: bool,
     /// Whether the script of this thread has stopped.
     stopped: bool,
-    /// Whether `start_all_due` is running.
+    /// Whether `start_all_due` is running, because it must not call itself.
     starting: bool,
     interval: u64,
     /// When the clock was last read.
@@ -92,18 +92,18 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// Returns the records that `deliver` has left in the recorder.
+    /// Returns the recorder, with the records that `deliver` has not taken.
     pub fn into_recorder(self) -> Recorder {
         self.recorder
     }
 
-    /// The network, for setting its clock between [`Generator::connect`] and [`Generator::run`].
+    /// Returns the network. The caller sets its clock between [`Generator::connect`] and [`Generator::run`].
     pub fn network(&mut self) -> &mut N {
         &mut self.network
     }
 
     /// Opens all connections before the run, for at most `patience`. Returns the number of open connections, and why
-    /// the others are not open; `None` if all are.
+    /// the others are not open (`None` if all are open).
     pub fn connect(&mut self, patience: Nanos) -> (usize, Option<Failure>) {
         let deadline = self.network.now().saturating_add(patience);
         let mut failure = None;
@@ -185,8 +185,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         self.finish();
     }
 
-    /// Reads the clock. This happens for every event, so a long time between two readings is time in which this
-    /// thread did not run.
+    /// Reads the clock. This happens at every event. A long time between two readings means that the thread did not
+    /// run.
     fn now(&mut self) -> Nanos {
         let now = self.network.now();
         self.look_for_stall(self.seen, now);
@@ -206,9 +206,9 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         self.seen = now;
     }
 
-    /// The next time at which there is work that no connection event announces.
+    /// Returns the next time at which the thread has work to do even if no connection becomes ready.
     fn next_event(&self, now: Nanos, end: Nanos) -> Nanos {
-        // At least every TICK, to notice when this thread does not run.
+        // Wake up at least every TICK, to notice when this thread does not run.
         let mut until = (self.interval + 1).saturating_mul(self.shared.interval).min(now.saturating_add(TICK));
         until = until.min(if now < end { end } else { end.saturating_add(self.shared.drain) });
         if let Some((_, intended)) = self.slots.oldest() {
@@ -231,13 +231,13 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
         while let Some(Reverse((resumes, slot))) = self.paused.peek().copied().filter(|rest| rest.0.0 <= now) {
             self.paused.pop();
-            // The connection counts as free since the end of its pause. The present time would hide how late this
-            // thread is.
+            // The connection counts as free since the end of its pause. To use the present time would hide how late
+            // this thread is.
             self.slots.release(slot, resumes);
         }
     }
 
-    /// Ends requests that have passed their deadline. Their connections are closed, because their answers may still
+    /// Ends requests that have passed their deadline, and closes their connections, because the answers may still
     /// arrive.
     fn expire(&mut self, now: Nanos) {
         while let Some((slot, intended)) = self.slots.oldest() {
@@ -250,10 +250,10 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// Starts all requests that are due, as long as there are connections for them.
+    /// Starts the requests that are due, as long as there are connections for them.
     fn start_due(&mut self, now: Nanos) {
-        // A start on a broken connection may free that connection, which calls this function again. The outer loop
-        // then goes on.
+        // A start on a broken connection may free that connection, which calls this function again. That call does
+        // nothing: the loop of the first call goes on.
         if !std::mem::replace(&mut self.starting, true) {
             self.start_all_due(now);
             self.starting = false;
@@ -321,8 +321,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         self.look_for_stop(now);
         self.slots.begin(slot, InFlight::new(start, request));
         let could = start.intended.max(self.slots[slot].free_since);
-        // A request that became due during a stall is late by the rest of the stall, even if all connections were
-        // busy: their answers may have been waiting to be read.
+        // A request that became due during a stall is late by the rest of the stall, even if all connections were busy,
+        // because their answers may have been waiting to be read.
         let missed = if self.stall.contains(&start.intended) { self.stall.end - start.intended } else { 0 };
         let lag = &mut self.recorder.phase(start.phase).counters.send_lag;
         lag.record(now.saturating_sub(could).max(missed)).expect("the histogram grows");
@@ -354,7 +354,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         let taken = self.slots[slot].taken;
         let sent = self.send(slot, &unsent[taken..], now);
         let whole = taken + sent == unsent.len();
-        // The request may have ended already: it was answered before it was sent completely, or the connection broke.
+        // The request may have ended already, if the answer came before the end of the request, or if the connection
+        // broke.
         if self.slots[slot].current.is_some() && !whole {
             self.slots[slot].unsent = unsent;
             self.slots[slot].taken = taken + sent;
@@ -375,7 +376,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
                 sent
             }
             Err(why) => {
-                // A server that rejects a body answers before it closes the connection, and the answer may still be
+                // A server that rejects a body sends an answer and closes the connection. The answer may still be
                 // readable.
                 self.read(slot, true);
                 if self.slots[slot].current.is_some() {
@@ -409,8 +410,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// Reads all available bytes. A read that does not fill the buffer has emptied the connection, unless `ended`
-    /// says that its end follows.
+    /// Reads all available bytes. A read that does not fill the buffer was the last, unless the connection has `ended`:
+    /// then the end must still be read.
     fn read(&mut self, slot: usize, ended: bool) {
         loop {
             let read = self.network.read(slot, &mut self.buffer);
@@ -443,8 +444,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// Reads answers to the slot's request (several for a pipeline) from the buffer's first `count` bytes. Returns how
-    /// many bytes are theirs and, when all have arrived, the last answer, with the highest status of all.
+    /// Reads the answers to the request of `slot` (one, or several for a pipeline) from the buffer's first `count`
+    /// bytes. Returns the number of bytes used and, after the last answer, that answer with the highest status of all.
     fn feed(&mut self, slot: usize, count: usize) -> Result<(usize, Option<Answer>), Failure> {
         let mut taken = 0;
         while let Some(current) = self.slots[slot].current.filter(|_| taken < count) {
@@ -463,8 +464,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         Ok((taken, None))
     }
 
-    /// Records one of a request's answers, and shows it to a script that wants it. After the last answer, returns the
-    /// answer that stands for all of them.
+    /// Counts one of a request's answers, and gives it to the script if the script wants answers. After the last
+    /// answer, returns that answer with the highest status of all.
     fn note(&mut self, slot: usize, current: InFlight, answer: Answer) -> Option<Answer> {
         let (answered, status) = (current.answered + 1, current.status.max(answer.status));
         if let Some(current) = &mut self.slots[slot].current {
@@ -479,8 +480,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
     }
 
     fn answered(&mut self, slot: usize, answer: Answer, reusable: bool, now: Nanos) {
-        // An answer that came before the request was sent completely leaves a connection that cannot carry another
-        // request.
+        // After an answer that came before the end of the request, the connection cannot carry another request.
         if !reusable || !answer.keep_alive || !self.slots[slot].unsent.is_empty() {
             self.close(slot);
         }
@@ -495,7 +495,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         self.start_due(now);
     }
 
-    /// Puts an idle connection back among the free ones, or pauses it if the script demands that.
+    /// Makes a connection free, or pauses it first if the script demands a delay.
     fn release(&mut self, slot: usize, now: Nanos) {
         let delay = match self.requests.author() {
             Some(author) => author.delay(),
@@ -511,7 +511,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         }
     }
 
-    /// Lets the script delay the first requests too.
+    /// Lets the script delay the first request of each connection, too.
     fn rest_first(&mut self) {
         if self.requests.author().is_some() {
             let free: Vec<_> = std::iter::from_fn(|| self.slots.take()).collect();
@@ -530,8 +530,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
     fn look_for_stop(&mut self, now: Nanos) {
         if !self.stopped && self.requests.author().is_some_and(|author| author.has_stopped()) {
             (self.stopped, self.over) = (true, true);
-            // Another thread can send the next start. In closed mode no other thread needs it: each makes its own
-            // starts.
+            // Another thread can use the next start. In closed mode no other thread needs it, because each makes its
+            // own starts.
             if let Some(start) = self.next.take().filter(|_| self.shared.mode() == Mode::Open) {
                 self.shared.return_start(start);
             }
@@ -582,7 +582,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         Some(current)
     }
 
-    /// Records requests without an answer at the end of the run, with their age.
+    /// At the end of the run, records the requests without an answer, with their age as response time.
     fn finish(&mut self) {
         let now = self.now();
         while let Some((slot, _)) = self.slots.oldest() {

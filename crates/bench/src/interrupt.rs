@@ -1,8 +1,8 @@
 //! SIGINT and SIGTERM: the first signal ends the current run, which is then reported; the second ends the process.
 //!
-//! One thread waits for the signals of the whole process, no matter how many runs it makes. While no [`Watch`]
-//! exists, there is nothing to report, so the first signal ends the process at once. Called by `threads` (during each
-//! run), and by `knee` and `klad_lab` (between runs).
+//! One thread waits for the signals of the whole process, which may make many runs. While no [`Watch`] exists, there is
+//! nothing to report, and the first signal ends the process at once. Called by `threads` (during each run), and by
+//! `knee` and `klad_lab` (between runs).
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
@@ -30,7 +30,7 @@ struct Signals {
 struct State {
     /// The number of watches that exist. If it is 0, the first signal ends the process.
     watching: usize,
-    /// Whether the first signal has arrived.
+    /// Whether a signal has arrived during a watch.
     asked: bool,
     /// The run that the first signal ends, and the start of its schedule.
     running: Option<(Weak<Shared>, Instant)>,
@@ -38,7 +38,7 @@ struct State {
     children: HashSet<Pid>,
 }
 
-/// What a signal does.
+/// The effect of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     /// The current run ends, and the process reports it.
@@ -79,13 +79,13 @@ fn end(shared: &Weak<Shared>, at: Duration) {
     }
 }
 
-/// Prevents the first signal from ending the process, as long as it exists.
+/// As long as a watch exists, the first signal does not end the process.
 #[derive(Debug)]
 pub struct Watch {
     signals: Arc<Signals>,
 }
 
-/// Starts a watch: until it is dropped, the first signal does not end the process.
+/// Starts a watch. Until the watch is dropped, the first signal does not end the process.
 ///
 /// # Errors
 /// If signals cannot be handled.
@@ -126,7 +126,7 @@ fn start() -> anyhow::Result<Arc<Signals>> {
     };
     let signals = Arc::<Signals>::default();
     if SIGNALS.set(signals.clone()).is_err() {
-        // Another thread has started the handling meanwhile.
+        // Another thread has started the signal handling in the meantime.
         return Ok(SIGNALS.get().expect("it is set").clone());
     }
     let theirs = signals.clone();
@@ -162,8 +162,8 @@ impl Watch {
         Companion { signals: self.signals.clone(), pid }
     }
 
-    /// Makes `shared`, which began at `origin`, the run that a signal ends. If a signal has arrived before, the run
-    /// ends at once.
+    /// Registers the run that a signal ends: its state `shared`, and the start of its schedule, `origin`. If a signal
+    /// has already arrived, the run ends at once.
     pub(super) fn set_run(&self, shared: &Arc<Shared>, origin: Instant) {
         let mut state = self.signals.state.lock();
         let running = Arc::downgrade(shared);

@@ -1,8 +1,7 @@
 //! Chooses the keys of requests, and makes their bytes.
 //!
-//! Each key has a number. A format or a file turns the number into bytes. In the orders that count up, all threads
-//! share one counter, so two threads do not send the same key by accident. Called by `workload` on the generator
-//! threads.
+//! Each key has a number. A format or a file turns the number into bytes. For orders that count up, all threads share
+//! one counter, so that two threads do not send the same key. Called by `workload` on the generator threads.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -19,17 +18,18 @@ use klad_base::sync::Mutex;
 /// The order in which keys are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
-    /// One after the other; with --keys, from the first again after the last.
+    /// Keys one after the other. With --keys, the first key follows the last.
     Sequential,
     /// Keys at random, each with the same probability.
     Uniform,
-    /// Few keys often and most keys seldom; the frequent ones are scattered over all keys.
+    /// A few keys often, and most keys seldom. The frequent keys are scattered over all keys.
     Zipfian,
-    /// PUT adds new keys one after the other; GET prefers the newest (zipfian by age).
+    /// PUT adds new keys one after the other. GET prefers the newest keys (zipfian by age).
     Latest,
 }
 
-/// Makes bytes from a number: text with one `{}`, or `{:07}` for a minimum width with leading zeros.
+/// A format that makes bytes from a number. It has one `{}` for the number, or `{:07}` for at least seven digits with
+/// leading zeros.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFormat {
     before: Box<[u8]>,
@@ -77,8 +77,8 @@ impl KeyFormat {
     }
 }
 
-/// Returns the numbers below `count` in the order of their decimal digits: 0, 1, 10, 100, 11, 2 and so on. Keys with
-/// leading zeros, or with text behind the number, may have another order.
+/// Returns the numbers below `count`, sorted as text: 0, 1, 10, 100, 11, 2 and so on. Keys with leading zeros, or with
+/// text after the number, may have another order.
 pub(super) fn by_digits(count: u64) -> impl Iterator<Item = u64> {
     let next = move |number: &u64| {
         if *number == 0 {
@@ -86,13 +86,13 @@ pub(super) fn by_digits(count: u64) -> impl Iterator<Item = u64> {
         }
         let mut next = number.saturating_mul(10);
         if next >= count {
-            // No number begins with these digits. The next one is as long, or shorter.
+            // No further number begins with these digits. The next number has as many digits, or fewer.
             next = if number + 1 < count { number + 1 } else { number / 10 + 1 };
             while next.is_multiple_of(10) {
                 next /= 10;
             }
         }
-        // After the last one of those that begin with 9 it is 1.
+        // After the last number that begins with 9, `next` is 1.
         (next > 1).then_some(next)
     };
     std::iter::successors((count > 0).then_some(0), next)
@@ -110,7 +110,7 @@ pub(super) fn write_number(mut number: u64, width: usize, into: &mut Vec<u8>) {
     into.extend_from_slice(&digits[at.min(DIGITS_MAX - width)..]);
 }
 
-/// The way in which a number gets its bytes.
+/// The source of the bytes of a key with a given number.
 #[derive(Debug)]
 pub enum KeyNames {
     /// A format.
@@ -119,7 +119,7 @@ pub enum KeyNames {
     Lines(Lines),
 }
 
-/// The lines of a file, held in memory once.
+/// The lines of a file, in memory.
 #[derive(Debug)]
 pub struct Lines {
     text: Vec<u8>,
@@ -165,25 +165,26 @@ pub struct Keys {
     order: Order,
     /// The number of the first key.
     first: u64,
-    /// The number of keys; `None`: unlimited, for sequential order only.
+    /// The number of keys. `None` means no limit, for sequential order only.
     count: Option<u64>,
-    /// The number of values that the counter has given out.
+    /// The counter of orders that count up: how many numbers were given out.
     counted: AtomicU64,
     settled: Mutex<SettledPuts>,
 }
 
-/// The added keys that the order `latest` may request: those before the oldest addition whose PUT has not ended.
+/// The new keys that the order `latest` may request: those whose PUT has ended, and the PUTs of all earlier new keys
+/// too.
 #[derive(Debug, Default)]
 struct SettledPuts {
-    /// The number of the first addition, from 0, that has not ended. All additions before it have ended.
+    /// The number, from 0, of the first new key whose PUT has not ended. The PUTs of all earlier ones have ended.
     limit: u64,
-    /// Whether each addition from `limit` on has ended. The first entry is the oldest addition in flight. The last
-    /// entry is the newest addition that has ended.
+    /// For each new key from `limit` on, whether its PUT has ended. The first entry is the oldest PUT in flight. The
+    /// last entry is the newest PUT that has ended.
     ended: VecDeque<bool>,
 }
 
 impl Keys {
-    /// `count` is at least 1. It may be `None` only for sequential order.
+    /// Creates the keys from the number `first` on. `count` is at least 1, or `None` (no limit) for sequential order.
     #[must_use]
     pub fn new(names: KeyNames, order: Order, first: u64, count: Option<u64>) -> Keys {
         assert!(order == Order::Sequential || count.is_some(), "{order:?} needs a number of keys");
@@ -224,7 +225,7 @@ impl Keys {
     }
 
     fn next(&self) -> u64 {
-        // Relaxed: only the number matters, and each is given out once.
+        // Relaxed is enough, because each number is given out once, and nothing else depends on it.
         self.counted.fetch_add(1, Ordering::Relaxed)
     }
 }
@@ -233,12 +234,13 @@ impl Keys {
 #[derive(Debug)]
 pub struct Chooser {
     zipf: Option<Zipf<f64>>,
-    /// Scatters ranks over the keys: `rank * step mod count` is a different key for each rank.
+    /// A factor that scatters ranks over the keys: `rank * step mod count` is a different key for each rank.
     step: u64,
 }
 
 impl Chooser {
-    /// Chooses from `keys`; the key of rank k is used in proportion to 1 / k^`exponent`.
+    /// Creates a chooser for `keys`. In the orders zipfian and latest, the frequency of rank k is in proportion to 1 /
+    /// k^`exponent`.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of keys")]
     pub fn new(keys: &Keys, exponent: f64) -> Chooser {
@@ -250,7 +252,7 @@ impl Chooser {
         Chooser { zipf, step: coprime_step(keys.count.unwrap_or(1)) }
     }
 
-    /// The number of the next key to read, replace or delete.
+    /// Chooses the next key to read, replace or delete, and returns its number.
     pub fn existing(&self, keys: &Keys, random: &mut Xoshiro256PlusPlus) -> u64 {
         let Some(count) = keys.count else { return keys.first.wrapping_add(keys.next()) };
         let index = match keys.order {
@@ -268,7 +270,7 @@ impl Chooser {
         keys.first.wrapping_add(index)
     }
 
-    /// The number of the next key to put.
+    /// Chooses the next key to put, and returns its number.
     pub fn put(&self, keys: &Keys, random: &mut Xoshiro256PlusPlus) -> u64 {
         match (keys.order, keys.count) {
             (Order::Latest, Some(count)) => keys.first.wrapping_add(count).wrapping_add(keys.next()),
@@ -276,7 +278,7 @@ impl Chooser {
         }
     }
 
-    /// A rank by the distribution; 0 for the most frequent key.
+    /// Returns a random rank with the Zipf distribution. Rank 0 is the most frequent key.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number from 1 to the count")]
     fn rank(&self, random: &mut Xoshiro256PlusPlus) -> u64 {
         self.zipf.as_ref().map_or(0, |zipf| zipf.sample(random) as u64 - 1)

@@ -1,5 +1,5 @@
-//! The load tester: sends load to any HTTP/1.1 server, and reports response times. Those of open load are free of
-//! coordinated omission.
+//! The load tester: sends load to any HTTP/1.1 server, and reports response times. With open load, response times are
+//! free of coordinated omission.
 //!
 //! ```text
 //!     args ─▶ plan ─▶ threads: schedule ─▶ generator ─▶ network ─▶ server
@@ -9,11 +9,12 @@
 //!                              collector ─▶ progress, interval log ─▶ result ─▶ checks, slo ─▶ text, files, page
 //! ```
 //!
-//! In open load each request has an intended start, which the server cannot delay, and its response time counts from
-//! there. If all connections are busy at that time, the request waits for one, and that time counts.
+//! In open load, each request has an intended start, which the server cannot delay. The response time counts from the
+//! intended start. If all connections are busy at that time, the request waits for a connection, and the response time
+//! includes the wait.
 //!
-//! The HTTP code of this crate is not that of klad's server: if both had the same mistake in framing, no test would
-//! notice it. Called by klad's `main` as `klad bench`, by this crate's own `main` as `klad-bench`, and by `klad_lab`.
+//! This crate does not use the HTTP code of klad's server, because no test would notice a mistake in framing that both
+//! have. Called by klad's `main` as `klad bench`, by this crate's own `main` as `klad-bench`, and by `klad_lab`.
 
 #![cfg(target_os = "linux")]
 

@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use crate::result::Machine;
 
-/// A reading of `/proc/stat`: time stolen by the hypervisor and all time, in ticks of all cores.
+/// The CPU times of all cores together, from `/proc/stat`, in kernel ticks: time that the hypervisor gave to others,
+/// and all time.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuTimes {
     steal: u64,
@@ -13,17 +14,18 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// Reads the present values; `None` if there is no such file.
+    /// Reads the present values. Returns `None` if `/proc/stat` cannot be read.
     #[must_use]
     pub fn read() -> Option<CpuTimes> {
         let stat = read_to_string("/proc/stat").ok()?;
         let ticks: Vec<u64> =
             stat.lines().next()?.split_whitespace().skip(1).map_while(|word| word.parse().ok()).collect();
-        // user nice system idle iowait irq softirq steal; the guest times after them are included in user time.
+        // The fields are: user nice system idle iowait irq softirq steal. The guest times that follow are part of user
+        // time.
         Some(CpuTimes { steal: *ticks.get(7)?, all: ticks.iter().take(8).sum() })
     }
 
-    /// The percentage of all time since `before` that was stolen.
+    /// Returns the percentage of all time since `before` that the hypervisor gave to others.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "ticks of a run")]
     pub fn steal_percent_since(self, before: CpuTimes) -> Option<f64> {
@@ -50,7 +52,8 @@ pub fn describe(cores: usize, steal_percent: Option<f64>) -> Machine {
     }
 }
 
-/// Whether `address` belongs to this machine: a packet to it then leaves from that same address.
+/// Returns `true` if `address` belongs to this machine. The test: a packet to an own address has the same address as
+/// its source.
 #[must_use]
 pub fn is_own(address: SocketAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };

@@ -1,6 +1,6 @@
 //! What the generator needs from its environment: numbered connections, readiness, and a clock. There are two
-//! implementations: the kernel's sockets (`socket`), and in tests a simulated server with a simulated clock
-//! (`simulated`). The tests therefore run the same generator as a real run.
+//! implementations: the kernel's sockets (`socket`) and, for tests, a simulated server with a simulated clock
+//! (`simulated`). With the second one, tests run the same generator as a real run.
 
 use crate::recorder::Failure;
 use crate::schedule::Nanos;
@@ -10,20 +10,20 @@ use crate::schedule::Nanos;
 pub struct ReadyEvent {
     /// The number of the connection.
     pub connection: usize,
-    /// Bytes, an end or an error can be read.
+    /// Whether bytes, an end or an error can be read.
     pub readable: bool,
-    /// The connection was made, takes bytes again, or is broken.
+    /// Whether the connection was made, takes bytes again, or is broken.
     pub writable: bool,
-    /// An end or an error is among what can be read.
+    /// Whether an end or an error can be read, possibly after bytes.
     pub ended: bool,
 }
 
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
-    /// This many bytes. If the buffer is full, there may be more.
+    /// This many bytes were read. If they fill the buffer, more bytes may be readable.
     Bytes(usize),
-    /// No bytes now.
+    /// No bytes can be read now.
     Nothing,
     /// The peer will send no more bytes.
     End,
@@ -33,23 +33,23 @@ pub enum ReadOutcome {
 
 /// Connections to one server, and a clock.
 pub trait Network {
-    /// The time since the start of the schedule.
+    /// Returns the time since the start of the schedule.
     fn now(&mut self) -> Nanos;
 
-    /// Begins to open a connection; `true` if it is open at once. Otherwise [`Network::wait`] reports an event when the
-    /// connection is open or has failed.
+    /// Begins to open a connection. Returns `true` if the connection is open at once. Otherwise [`Network::wait`]
+    /// reports an event when the connection is open or has failed.
     ///
     /// # Errors
     /// If the connection cannot be begun.
     fn connect(&mut self, connection: usize) -> Result<bool, Failure>;
 
-    /// Whether a connection that has become ready is open; `false` if it is still being opened.
+    /// Returns `true` if a connection that has become ready is open, and `false` if it is still being opened.
     ///
     /// # Errors
     /// If the connection has failed.
     fn connected(&mut self, connection: usize) -> Result<bool, Failure>;
 
-    /// Sends as many bytes as the connection takes, possibly none, and returns their number.
+    /// Sends as many bytes as the connection takes, possibly none. Returns the number of sent bytes.
     ///
     /// # Errors
     /// If the connection is broken. Earlier bytes of the server may still be readable.
@@ -58,10 +58,10 @@ pub trait Network {
     /// Reads the bytes that have arrived, without waiting.
     fn read(&mut self, connection: usize, into: &mut [u8]) -> ReadOutcome;
 
-    /// Closes a connection; its number can be used again.
+    /// Closes a connection. Its number can be used for a new connection.
     fn close(&mut self, connection: usize);
 
-    /// Waits until a connection is ready, or until `until`. Empties `ready` and fills it with events. May return
-    /// earlier without an event.
+    /// Waits for events until the time `until`. Replaces the content of `ready` by the events. May return earlier
+    /// without an event.
     fn wait(&mut self, until: Nanos, ready: &mut Vec<ReadyEvent>);
 }

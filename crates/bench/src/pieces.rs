@@ -2,9 +2,9 @@
 //! as repeats if one of its sides is a single run.
 //!
 //! Each piece has one histogram, so memory does not grow with the run. A request belongs to the piece in which it
-//! ended, even if it started in the warm-up; otherwise the slow requests would be missing from the first piece.
-//! Requests that ended after the schedule, or in an interval that is incomplete or left over, belong to no piece.
-//! Called by `collector`.
+//! ended, even if it started in the warm-up. Otherwise the first piece would lack slow requests. Requests belong to no
+//! piece if they ended after the schedule, in an incomplete interval, or in one of the intervals that remain after the
+//! division. Called by `collector`.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use crate::recorder::{Outcome, Tally, histogram};
 use crate::result::{Distribution, Piece};
 use crate::schedule::{Nanos, Phases, seconds};
 
-/// The largest number of pieces. Ten repeats are enough for the confidence interval of a mean, and each of ten pieces
-/// is long enough to have its share of slow requests.
+/// The largest number of pieces. Ten repeats are enough for the confidence interval of a mean. With more, a piece would
+/// be too short to have its share of slow requests.
 const PIECES_MAX: u64 = 10;
 
-/// Requests that ended in one piece.
+/// The figures of the requests that ended in one piece.
 #[derive(Debug)]
 struct PieceTally {
-    /// Response times in nanoseconds, of the outcomes in the latency distribution.
+    /// Response times, nanoseconds, of requests whose outcomes count for latency.
     response: Histogram<u64>,
     outcomes: BTreeMap<Outcome, u64>,
     /// The number of good answers.
@@ -40,7 +40,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Empty pieces for a run with these phases.
+    /// Creates empty pieces for a run with these phases. `interval` is the length of an interval.
     #[must_use]
     pub fn new(phases: &Phases, interval: Nanos) -> Pieces {
         let first = phases.warm_up().div_ceil(interval);
@@ -63,7 +63,7 @@ impl Pieces {
         }
     }
 
-    /// The pieces that had ended by `end`.
+    /// Returns the pieces that ended before or at `end`.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
     pub fn until(&self, end: Nanos) -> Vec<Piece> {

@@ -18,15 +18,15 @@ use crate::url::Url;
 use crate::workload::{BatchRequest, FixedRequest, Mix, Template, Values, Workload};
 use klad_base::sync::Mutex;
 
-/// The number of keys for an order that chooses among keys, if no option gives a number.
+/// The number of keys if no option gives it, for orders that choose from a limited number of keys.
 const KEYS: u64 = 1_000_000;
 
-/// The largest number of connections of a run. By default Linux has about 28,000 local ports for each server address,
-/// and 64,000 if all ports are allowed.
+/// The largest number of connections of a run. Linux has about 28,000 local ports for connections to one server address
+/// by default, and 64,000 if all ports are allowed.
 const CONNECTIONS_MAX: usize = 64_000;
 
-/// Cores per generator thread. One thread makes more than 100,000 requests per second, and the server may share the
-/// cores.
+/// By default, there is one generator thread for this many cores. One thread makes more than 100,000 requests per
+/// second, and the server may run on the same cores.
 const CORES_PER_THREAD: usize = 4;
 
 /// The plan of a run.
@@ -145,7 +145,8 @@ fn connections(args: &RequestArgs) -> anyhow::Result<(usize, Option<usize>)> {
 
 fn order(args: &RequestArgs) -> Order {
     let zipfian = args.workload.as_ref().is_some_and(|mix| mix.zipfian);
-    // In sequential order each request takes the next key, so GETs would not read the keys that PUTs write.
+    // In sequential order, each request takes the next key. In a mix, GETs would therefore not read the keys that PUTs
+    // write.
     let mixed = args.workload.as_ref().is_some_and(|mix| mix.weights.len() > 1);
     args.key_order.unwrap_or(match (zipfian, mixed) {
         (true, _) => Order::Zipfian,
@@ -252,8 +253,8 @@ fn body(args: &RequestArgs) -> anyhow::Result<Option<Vec<u8>>> {
     })
 }
 
-/// Returns the header lines, including `Host`. Rejects the headers that frame a request: the generator itself sets
-/// them.
+/// Returns the header lines, including `Host`. Rejects headers that say where a request ends, because the generator
+/// itself sets them.
 fn headers(args: &RequestArgs, url: &Url) -> anyhow::Result<Vec<u8>> {
     let mut lines = String::new();
     let mut host = false;

@@ -1,10 +1,9 @@
-//! Decides whether the end of a wait is polled instead of slept, and measures what that costs.
+//! Decides whether a thread polls at the end of a wait instead of sleeping, and measures the cost of polling.
 //!
 //! A sleep ends about 20 µs late. Many short sleeps also cost up to a third of a core, because each needs a timer, a
-//! context switch and a wake-up, and in a virtual machine each of these leaves the guest. A thread therefore polls
-//! the kernel during the last part of a timed wait, if no other thread wants the core. It learns this from the
-//! kernel, which says how long this thread has run, and how long it was ready to run but had to wait. Called by
-//! `socket`.
+//! context switch and a wake-up, and in a virtual machine each of these leaves the guest. A thread therefore polls the
+//! kernel during the last part of a timed wait, if no other thread wants the core. To know this, it reads from the
+//! kernel how long it has run, and how long it was ready to run but had to wait. Called by `socket`.
 //!
 //! ```text
 //!            half a second without competition        others wanted the core
@@ -16,29 +15,29 @@ use std::os::unix::fs::FileExt as _;
 
 use crate::schedule::{Nanos, SECOND};
 
-/// The length of the last part of a wait, which is polled. It is longer than the lateness of timers (4 to 27 µs on a
-/// free core).
+/// The length of the part at the end of a wait in which a thread polls. Timers are late by less than this (4 to 27 µs
+/// on a free core).
 pub(super) const POLL_MAX: Nanos = 50_000;
 
-/// The largest time that one empty poll adds to the cost, nanoseconds. An empty poll takes a third of this; a longer
-/// one includes other work, of an interrupt or of another thread.
+/// The largest time that one poll without an event adds to the cost, nanoseconds. Such a poll takes a third of this. If
+/// it takes longer, the time includes work of an interrupt or of another thread.
 const POLL_COST_MAX: Nanos = 2_000;
 
 /// The shortest time between two readings of the scheduler's times, nanoseconds.
 const LOOK_INTERVAL: Nanos = SECOND / 2;
 
-/// Polling is allowed while the thread waits for the core for less than one part in this many of the time in which it
-/// wants the core. If only the kernel's own threads compete, the part is 0 to 5 % (Linux 6.18, two virtual cores).
-/// Beside a server on the same core it is a quarter or more, beside a thread at `nice` 10 a tenth.
+/// Polling is allowed while the thread waits for the core during at most one part in this many (8 %) of the time in
+/// which it wants to run. The thread waits 0 to 5 % of that time if only the kernel's own threads compete (Linux 6.18,
+/// two virtual cores), 25 % or more beside a server on the same core, and 10 % beside a thread at `nice` 10.
 const WAITED_PARTS: u64 = 12;
 
-/// Waits for the core below one part in this many of all time are ignored: a thread that wakes up seldom waits a
-/// little each time.
+/// Waits for the core are ignored if they take at most one part in this many (0.5 %) of all time, because a thread that
+/// wakes up seldom waits a little each time.
 const NOTHING_PARTS: u64 = 200;
 
-/// The shortest pause of polling after other threads have wanted the core, nanoseconds. The next pause is twice as
-/// long, up to [`PAUSE_MAX`], if they want the core again within one [`LOOK_INTERVAL`] after a pause. One such
-/// interval of undisturbed polling resets the pause to this minimum.
+/// After other threads have wanted the core, a thread does not poll for at least this long, nanoseconds. If other
+/// threads want the core again within one [`LOOK_INTERVAL`] after the pause, the next pause is twice as long, up to
+/// [`PAUSE_MAX`]. One such interval of undisturbed polling resets the pause to this minimum.
 const PAUSE_MIN: Nanos = 10 * SECOND;
 const PAUSE_MAX: Nanos = 640 * SECOND;
 
@@ -50,7 +49,7 @@ pub(super) struct SchedTimes {
     waited: Nanos,
 }
 
-/// Reads the scheduler's times of a thread; `None` if they are not available.
+/// A source of the scheduler's times of a thread. They are `None` if the kernel does not give them.
 pub(super) trait RunQueue {
     fn times(&mut self) -> Option<SchedTimes>;
 }
@@ -74,9 +73,9 @@ impl RunQueue for Schedstat {
     }
 }
 
-/// Parses three numbers: time on a core, time waiting for one, number of time slices. Returns `None` for 0 time
-/// slices, which a kernel without these statistics reports even for a running thread. The time on a core may be 0,
-/// because the time of the first slice is known only when the slice ends.
+/// Parses three numbers: the time on a core, the time waiting for a core, and the number of time slices. Returns `None`
+/// if the number of time slices is 0: a kernel without these statistics reports 0 even for a running thread. The time
+/// on a core may be 0, because the time of the first slice is known only when the slice ends.
 fn parse_times(text: &str) -> Option<SchedTimes> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
     let (ran, waited, turns): (Nanos, Nanos, u64) =
@@ -84,16 +83,16 @@ fn parse_times(text: &str) -> Option<SchedTimes> {
     (turns > 0).then_some(SchedTimes { ran, waited })
 }
 
-/// Decides for one thread whether it polls, and counts the cost.
+/// Decides for one thread whether it polls, and counts the cost of polling.
 #[derive(Debug)]
 pub(super) struct Polling<Q> {
     queue: Q,
-    /// When the scheduler's times were last read, and the times.
+    /// The time of the last reading of the scheduler's times, and the times that were read.
     last_look: Option<(Nanos, Option<SchedTimes>)>,
-    /// `--poll`: if `false`, waits are never polled.
+    /// Whether the thread may poll at all (`--poll`).
     allowed: bool,
     polls: bool,
-    /// The earliest time to poll again.
+    /// The end of the current pause of polling.
     resumes: Nanos,
     pause: Nanos,
     /// CPU time in polls that found nothing.
@@ -105,7 +104,7 @@ impl<Q: RunQueue> Polling<Q> {
         Polling { queue, last_look: None, allowed, polls: false, resumes: 0, pause: PAUSE_MIN, empty_poll_ns: 0 }
     }
 
-    /// Whether the end of a wait that begins `now` is polled.
+    /// Returns `true` if the thread is to poll at the end of a wait that begins `now`.
     pub(super) fn polls_now(&mut self, now: Nanos) -> bool {
         if !self.allowed {
             return false;
@@ -116,7 +115,7 @@ impl<Q: RunQueue> Polling<Q> {
         self.polls
     }
 
-    /// Reads the scheduler's times and decides again.
+    /// Reads the scheduler's times, and decides again whether the thread polls.
     fn look(&mut self, now: Nanos) {
         let times = self.queue.times();
         let Some((then, before)) = self.last_look.replace((now, times)) else { return };
@@ -139,7 +138,7 @@ impl<Q: RunQueue> Polling<Q> {
         }
     }
 
-    /// Forgets what was measured about other threads. Called when the origin of times changes.
+    /// Forgets what was measured about other threads. Called when the clock's origin changes.
     pub(super) fn reset(&mut self) {
         (self.last_look, self.polls, self.resumes, self.pause) = (None, false, 0, PAUSE_MIN);
     }
@@ -149,7 +148,7 @@ impl<Q: RunQueue> Polling<Q> {
         self.empty_poll_ns += end.min(until).saturating_sub(begin).min(POLL_COST_MAX);
     }
 
-    /// CPU time in polls that found nothing, where the thread could have slept.
+    /// Returns the CPU time of polls that found nothing. The thread could have slept in this time.
     pub(super) fn empty_poll_ns(&self) -> Nanos {
         self.empty_poll_ns
     }

@@ -1,5 +1,5 @@
-//! Shows progress on stderr: a bar if stderr is a terminal; else one line for each interval with `--progress always`,
-//! and nothing without. Called by `runner`, `knee` and `klad_lab`.
+//! Shows progress on stderr. If stderr is a terminal, shows a bar. Otherwise shows one line for each interval with
+//! `--progress always`, and nothing without this option. Called by `runner`, `knee` and `klad_lab`.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -22,11 +22,11 @@ pub enum Progress {
     Hidden,
 }
 
-/// The largest number of redraws per second: the generator needs the CPU.
+/// The largest number of redraws per second. It is small, because the generator needs the CPU.
 const DRAWS_PER_SECOND: u8 = 5;
 
 impl Progress {
-    /// Creates the display of `length` steps. A bar shows `name`, and `template` in indicatif's syntax.
+    /// Creates the display of `length` steps. `name` and `template`, in indicatif's syntax, are for the bar.
     #[must_use]
     pub fn new(when: When, length: u64, name: &'static str, template: &str) -> Progress {
         match (when, std::io::stderr().is_terminal()) {
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// The progress of a run of this length.
+    /// Creates the display for a run of this length.
     #[must_use]
     pub fn of_run(when: When, length: Duration) -> Progress {
         let progress = Progress::new(when, length.as_secs(), "run", "{prefix} [{bar:20}] {pos}/{len}s {msg}");
@@ -51,7 +51,7 @@ impl Progress {
         progress
     }
 
-    /// The progress of a fill with this number of keys.
+    /// Creates the display for a fill with this number of keys.
     #[must_use]
     pub fn of_fill(when: When, keys: u64) -> Progress {
         Progress::new(
@@ -97,14 +97,14 @@ impl Progress {
     }
 }
 
-/// Writes lines on stderr about what is being done, if the user wants them.
+/// Writes lines about the current work on stderr, if the user wants them.
 #[derive(Debug)]
 pub struct Note {
     shown: bool,
 }
 
 impl Note {
-    /// Lines are written if stderr is a terminal, or with `--progress always`.
+    /// Creates a writer. It writes lines if stderr is a terminal, or with `--progress always`.
     #[must_use]
     pub fn new(when: When) -> Note {
         let shown = match when {

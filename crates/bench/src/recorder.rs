@@ -1,6 +1,6 @@
-//! Records the outcome and the times of each request on the thread that made it: one recorder for each thread,
-//! without locks. Memory is allocated only for the first request of a phase, operation and outcome, and when a
-//! histogram grows.
+//! Records the outcome and the times of each request on the thread that made the request. Each thread has its own
+//! recorder, so no lock is needed. Memory is allocated only for the first request of a phase, operation and outcome,
+//! and when a histogram grows.
 //!
 //! A thread fills a recorder during one interval, then exchanges it with the collector for an empty one. Memory
 //! therefore depends on the numbers of phases, operations and outcomes and on the longest response time, but not on the
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::gap::Hundredths;
 use crate::schedule::Nanos;
 
-/// The operation that a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -41,10 +41,10 @@ pub enum Outcome {
     Refused,
     /// Any other status, or no complete answer: not connected, reset, closed early, or not HTTP.
     Failed,
-    /// Status 504, or no answer by the deadline, sent or not.
+    /// Status 504, or no answer by the deadline, even if the request was never sent.
     TimedOut,
-    /// No answer by the end of the run, sent or not. The request counts with its age: at the end of the drain if it was
-    /// sent, else at the end of the schedule. It would have taken at least that long.
+    /// No answer by the end of the run. The response time is the age of the request: at the end of the drain if it was
+    /// sent, otherwise at the end of the schedule. The request would have taken at least that long.
     Unfinished,
 }
 
@@ -71,7 +71,7 @@ impl Outcome {
     pub const ALL: [Outcome; 6] =
         [Outcome::Served, Outcome::NotFound, Outcome::Refused, Outcome::Failed, Outcome::TimedOut, Outcome::Unfinished];
 
-    /// The outcome of an answer with this status.
+    /// Returns the outcome of an answer with this status.
     #[must_use]
     pub fn of_status(status: u16) -> Outcome {
         match status {
@@ -96,8 +96,8 @@ impl Outcome {
         }
     }
 
-    /// Whether the outcome is what a client of `operation` can expect. A 404 is a good answer about a key, but not
-    /// for a fixed request.
+    /// Returns `true` if the outcome is good for a client that asked for `operation`. Status 404 is good for an
+    /// operation on a key, but not for a fixed request.
     #[must_use]
     pub fn is_good_for(self, operation: Operation) -> bool {
         match self {
@@ -107,15 +107,16 @@ impl Outcome {
         }
     }
 
-    /// Whether the outcome belongs to the latency distribution. Rejections and failures do not, because quick ones
-    /// would improve it. Timed-out and unfinished requests do, because leaving them out would hide the longest waits.
+    /// Returns `true` if requests with this outcome count in the latency distribution. Rejected and failed requests do
+    /// not count, because quick ones would improve the distribution. Timed-out and unfinished requests count, because
+    /// to leave them out would hide the longest waits.
     #[must_use]
     pub fn counts_for_latency(self) -> bool {
         !matches!(self, Outcome::Refused | Outcome::Failed)
     }
 }
 
-/// Why a request that failed has no complete answer.
+/// Why a failed request has no complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
     /// The connection could not be opened, for example because the server refused it.
@@ -158,7 +159,7 @@ pub struct Cell {
     pub response: Histogram<u64>,
     /// Service times, from the actual send, nanoseconds; without requests that were never sent.
     pub service: Histogram<u64>,
-    /// The number of good answers, with a response time of at most `good_within`.
+    /// The number of good answers: a good outcome, and a response time of at most `--good-within`.
     pub good: u64,
 }
 
@@ -180,8 +181,8 @@ impl Cell {
     }
 }
 
-/// An empty histogram with three digits, from one nanosecond up. It grows with its largest value: about 200 KiB for
-/// ten seconds.
+/// Creates an empty histogram with three digits, from one nanosecond up. The histogram grows with its largest value.
+/// With a value of ten seconds it takes about 200 KiB.
 #[must_use]
 pub fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("3 digits are valid")
@@ -191,33 +192,33 @@ fn add(into: &mut Histogram<u64>, from: &Histogram<u64>) {
     into.add(from).expect("the histogram grows");
 }
 
-/// Statuses that are counted individually.
+/// The HTTP statuses that are counted individually.
 const STATUSES: std::ops::Range<u16> = 100..1000;
 
-/// The counters of a phase, in addition to its cells.
+/// The counters of a phase that are not split by operation and outcome.
 #[derive(Clone, Debug)]
 pub struct Counters {
     /// Requests that were sent.
     pub sent: u64,
-    /// Requests that timed out or were unfinished without having been sent.
+    /// Requests that were never sent, and ended as timed out or unfinished.
     pub unsent: u64,
     /// Requests that were sent and had no answer at the end of the run.
     pub in_flight: u64,
-    /// Answers that arrived in this phase, no matter when their requests should have started.
+    /// Answers that arrived in this phase, no matter in which phase their requests should have started.
     pub answered: u64,
-    /// Good answers that arrived in this phase, no matter when their requests should have started.
+    /// Good answers that arrived in this phase, no matter in which phase their requests should have started.
     pub good: u64,
-    /// The hundredths of this interval in which good answers arrived.
+    /// The hundredths of the current interval in which good answers arrived, as a bit mask.
     pub good_hundredths: Hundredths,
     /// Bytes of heads and bodies of answers.
     pub bytes_received: u64,
     /// Bytes of heads and bodies of requests.
     pub bytes_sent: u64,
-    /// Answers by status, from 100 on.
+    /// The number of answers with each status, from status 100 on.
     statuses: Box<[u64]>,
-    /// Failures, in the order of [`Failure::ALL`].
+    /// The number of failures of each kind, in the order of [`Failure::ALL`].
     failures: [u64; Failure::ALL.len()],
-    /// Send lag, nanoseconds.
+    /// Send lag: how late the generator itself was, nanoseconds.
     pub send_lag: Histogram<u64>,
 }
 
@@ -284,14 +285,14 @@ impl Counters {
 /// Everything recorded in one phase.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Cells by operation and outcome, allocated on first use.
+    /// The cells, by operation and outcome, each allocated on first use.
     cells: [[Option<Box<Cell>>; Outcome::ALL.len()]; Operation::ALL.len()],
     /// Counters that are not split by operation and outcome.
     pub counters: Counters,
 }
 
 impl Tally {
-    /// An empty tally.
+    /// Creates an empty tally.
     #[must_use]
     pub fn new() -> Tally {
         Tally { cells: Default::default(), counters: Counters::new() }
@@ -340,15 +341,16 @@ impl Default for Tally {
     }
 }
 
-/// What one thread has recorded in one interval, by phase. There can be several phases, because requests of an
-/// earlier phase may end in a later one. A phase without a request costs one pointer.
+/// What one thread has recorded in one interval, with a tally for each phase of the run. An interval can have records
+/// of several phases, because requests of an earlier phase may end in a later one. A phase without a request costs one
+/// pointer.
 #[derive(Debug)]
 pub struct Recorder {
     tallies: Vec<Option<Box<Tally>>>,
 }
 
 impl Recorder {
-    /// An empty recorder for a run of `phases` phases.
+    /// Creates an empty recorder for a run of `phases` phases.
     #[must_use]
     pub fn new(phases: usize) -> Recorder {
         Recorder { tallies: (0..phases).map(|_| None).collect() }
@@ -359,13 +361,14 @@ impl Recorder {
         self.tallies[phase].get_or_insert_with(|| Box::new(Tally::new()))
     }
 
-    /// The phases with a tally.
+    /// Returns the phases that have a tally, each with its index.
     pub fn phases(&self) -> impl Iterator<Item = (usize, &Tally)> {
         self.tallies.iter().enumerate().filter_map(|(phase, tally)| Some((phase, tally.as_deref()?)))
     }
 
-    /// Removes all records but keeps the memory, so that the next interval allocates nothing. A phase without records
-    /// in this interval frees its memory; otherwise a run of many stages would hold memory for each of them.
+    /// Removes all records but keeps the memory, so that the next interval allocates nothing. Only a phase without
+    /// records in this interval frees its memory, because otherwise a run of many stages would hold memory for each
+    /// stage.
     pub fn clear(&mut self) {
         for tally in &mut self.tallies {
             let idle = tally.as_ref().is_some_and(|tally| tally.is_empty());
@@ -378,7 +381,7 @@ impl Recorder {
     }
 }
 
-/// The end of one request, as the recorder takes it.
+/// How one request ended, for the recorder.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestEnd {
     /// The index of the phase that contains the intended start.
@@ -394,8 +397,8 @@ pub struct RequestEnd {
 }
 
 impl Recorder {
-    /// Records one request. Returns whether it counts as goodput: a good outcome, and a response time of at most
-    /// `good_within`.
+    /// Records one request. Returns `true` if the request counts as goodput: its outcome is good, and its response time
+    /// is at most `good_within`.
     pub fn record(&mut self, ended: &RequestEnd, good_within: Nanos) -> bool {
         let tally = self.phase(ended.phase);
         let cell = tally.cell(ended.operation, ended.outcome);
@@ -410,7 +413,7 @@ impl Recorder {
         good
     }
 
-    /// Records `count` equal ends of requests that were never sent.
+    /// Records `count` requests that were never sent and ended in the same way.
     pub fn record_unsent(&mut self, ended: &RequestEnd, count: u64) {
         assert!(ended.service.is_none(), "it was never sent");
         let tally = self.phase(ended.phase);
@@ -421,8 +424,8 @@ impl Recorder {
 }
 
 impl RequestEnd {
-    /// Whether the two may be recorded as equal. Their response times may differ by up to 2^-13 of the time, which is
-    /// at most a quarter of the histogram's resolution.
+    /// Returns `true` if `self` and `other` may be recorded as equal. Their response times may differ by up to 2^-13 of
+    /// the time, at most a quarter of the histogram's resolution.
     #[must_use]
     pub fn is_alike(&self, other: &RequestEnd) -> bool {
         let apart = self.response.abs_diff(other.response);

@@ -1,10 +1,9 @@
-//! Finds the end of an HTTP/1 answer in a stream of bytes, and reads its status. It shares no code with klad's
-//! server: if both had the same mistake in framing, no test would notice it.
+//! Finds the end of an HTTP/1 answer in a stream of bytes, and reads its status. This module shares no code with klad's
+//! server, because no test would notice a mistake in framing that both have.
 //!
-//! Bodies are not stored, unless a script wants the answers. Without a script a connection's memory is at most an
-//! incomplete head. Framing follows RFC 9112, section 6: 1xx answers are skipped, `Transfer-Encoding: chunked`
-//! overrides `Content-Length`, and an answer with neither ends with its connection. Called by `generator`, `slots`
-//! and `script`.
+//! Bodies are stored only if a script wants the answers. Without a script, a connection stores at most an incomplete
+//! head. Framing follows RFC 9112, section 6: 1xx answers are skipped, `Transfer-Encoding: chunked` overrides
+//! `Content-Length`, and an answer with neither ends with its connection. Called by `generator`, `slots` and `script`.
 
 use std::borrow::Cow;
 
@@ -13,7 +12,7 @@ use memchr::memchr;
 /// The longest head that is accepted, bytes. klad's own heads are below 300 bytes.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// The longest line with the size of a chunk, and the longest trailer section, bytes.
+/// The longest line that gives the size of a chunk, and the longest trailer section, bytes.
 const LINE_BYTES_MAX: u32 = 8 << 10;
 
 /// The largest part of a body, in bytes, that is stored for a script. The rest is read but not stored.
@@ -46,7 +45,7 @@ pub enum Malformed {
     Chunk,
 }
 
-/// The position in an answer.
+/// The part of an answer in which the reader is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Head,
@@ -55,16 +54,18 @@ enum State {
     Chunked(Chunk),
 }
 
-/// The position in a chunked body.
+/// The part of a chunked body in which the reader is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunk {
-    /// In the line of a size: the value and number of its digits so far, whether its extension has begun, its length.
+    /// In the line with the size of a chunk: the value and number of the digits so far, whether the extension after the
+    /// size has begun, and the length of the line.
     Size { size: u64, digits: u32, extension: bool, line: u32 },
-    /// In the bytes of the chunk.
+    /// In the bytes of the chunk, of which `left` have not been read.
     Data { left: u64 },
-    /// In the CR LF after the bytes.
+    /// In the CR LF after the bytes of the chunk.
     DataEnd { carriage_return: bool },
-    /// In the lines after the last chunk: the length of the line, and of all lines.
+    /// In the lines after the last chunk (the trailer section): the length of the current line, and of all lines
+    /// together.
     Trailer { line: u32, total: u32 },
 }
 
@@ -77,7 +78,7 @@ pub struct Reader {
     /// An incomplete head.
     head: Vec<u8>,
     answer: Answer,
-    /// The last answer, if answers are stored for a script.
+    /// The last answer; `None` unless answers are stored for a script.
     stored: Option<Box<StoredAnswer>>,
 }
 
@@ -97,7 +98,7 @@ impl StoredAnswer {
     }
 }
 
-/// What a head says about the body after it.
+/// What the head of an answer says about the body.
 struct Head {
     answer: Answer,
     length: Option<u64>,
@@ -106,20 +107,20 @@ struct Head {
 }
 
 impl Reader {
-    /// A reader at the beginning of an answer.
+    /// Creates a reader that expects the beginning of an answer.
     #[must_use]
     pub fn new() -> Reader {
         let answer = Answer { status: 0, keep_alive: true };
         Reader { state: State::Head, head: Vec::new(), answer, stored: None }
     }
 
-    /// A reader that stores each answer until the next one begins.
+    /// Creates a reader that stores each answer until the next one begins.
     #[must_use]
     pub fn storing() -> Reader {
         Reader { stored: Some(Box::default()), ..Reader::new() }
     }
 
-    /// The last complete answer, if answers are stored.
+    /// Returns the last complete answer; `None` unless answers are stored.
     #[must_use]
     pub fn stored(&self) -> Option<&StoredAnswer> {
         self.stored.as_deref()
@@ -131,11 +132,11 @@ impl Reader {
         self.head.clear();
     }
 
-    /// Takes bytes up to the end of the answer. `bodiless`: the request was a HEAD. Returns the number of bytes
-    /// taken, and the answer if it is complete.
+    /// Reads `bytes` up to the end of the answer. `bodiless` says that the request was a HEAD, whose answer has no
+    /// body. Returns the number of bytes that were read, and the answer if it is complete.
     ///
     /// # Errors
-    /// [`Malformed`]; the connection must not be used any more.
+    /// [`Malformed`], if the bytes are not an HTTP/1 answer. The connection must then not be used any more.
     pub fn feed(&mut self, bytes: &[u8], bodiless: bool) -> Result<(usize, Option<Answer>), Malformed> {
         let mut at = 0;
         while at < bytes.len() {
@@ -164,14 +165,15 @@ impl Reader {
         Ok((at, None))
     }
 
-    /// Ends the stream: the server has closed the connection. Returns the answer if the close was its end.
+    /// Tells the reader that the server has closed the connection. Returns the answer if it ends with the connection.
     pub fn end(&mut self) -> Option<Answer> {
         let whole = self.state == State::UntilClose;
         self.restart();
         whole.then_some(self.answer)
     }
 
-    /// Takes a head or a part of one; `true`: the answer is complete with it.
+    /// Reads a head, or a part of it. Returns the number of bytes that were read, and `true` if the answer ends with
+    /// the head.
     fn feed_head(&mut self, bytes: &[u8], bodiless: bool) -> Result<(usize, bool), Malformed> {
         if self.head.is_empty() {
             let Some((taken, head)) = parse_head(bytes)? else {
@@ -189,7 +191,7 @@ impl Reader {
         Ok((end - before, self.begin(&head, bodiless)))
     }
 
-    /// Takes `bytes` of an incomplete head, unless the head has become too long.
+    /// Accepts `bytes` more bytes of an incomplete head, unless the head becomes too long.
     fn wait_for_head(&self, bytes: usize) -> Result<(usize, bool), Malformed> {
         if self.head.len() > HEAD_BYTES_MAX { Err(Malformed::HeadTooLong) } else { Ok((bytes, false)) }
     }
@@ -198,7 +200,7 @@ impl Reader {
         if let Some(stored) = self.stored.as_deref_mut().filter(|_| head.answer.status >= 200) {
             stored.head.clear();
             stored.head.extend_from_slice(bytes);
-            // A new vector: the memory of a large body is not held for as long as the connection lives.
+            // A new vector is used, so that the connection does not keep the memory of a large body.
             stored.body = Vec::new();
         }
     }
@@ -209,11 +211,11 @@ impl Reader {
         }
     }
 
-    /// Begins the body that the head announces; `true`: there is no body.
+    /// Begins the body that the head announces. Returns `true` if the answer is complete, because it has no body.
     fn begin(&mut self, head: &Head, bodiless: bool) -> bool {
         self.answer = head.answer;
         if (100..200).contains(&head.answer.status) {
-            // The final answer follows.
+            // After a 1xx answer, the final answer follows.
             return false;
         }
         if bodiless || matches!(head.answer.status, 204 | 304) {
@@ -230,7 +232,7 @@ impl Reader {
         self.state == State::Length { left: 0 }
     }
 
-    /// Takes a part of a chunked body; `true`: it was the last.
+    /// Reads a part of a chunked body. Returns the number of bytes that were read, and `true` if the body is complete.
     fn feed_chunk(&mut self, chunk: Chunk, bytes: &[u8]) -> Result<(usize, bool), Malformed> {
         if let Chunk::Data { left } = chunk {
             let taken = u64::min(left, bytes.len() as u64);
@@ -253,7 +255,7 @@ impl Default for Reader {
     }
 }
 
-/// Takes one byte of the framing around chunks. Returns the next position, and whether the body is complete.
+/// Reads one byte of the framing around chunks. Returns the next position, and `true` if the body is complete.
 fn next_of_chunk(chunk: Chunk, byte: u8) -> Result<(Chunk, bool), Malformed> {
     let next = match (chunk, byte) {
         (Chunk::Size { digits: 0, .. }, b'\n') => return Err(Malformed::Chunk),
@@ -288,7 +290,7 @@ fn next_of_chunk(chunk: Chunk, byte: u8) -> Result<(Chunk, bool), Malformed> {
     Ok((next, false))
 }
 
-/// Parses a head and returns its length; `None` if its end has not arrived.
+/// Parses a head. Returns its length and contents; `None` if the end of the head has not arrived.
 fn parse_head(bytes: &[u8]) -> Result<Option<(usize, Head)>, Malformed> {
     let Some((line, mut at)) = next_line(bytes, 0) else { return Ok(None) };
     let (answer, version_1_1) = parse_status_line(line)?;
@@ -304,12 +306,12 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(usize, Head)>, Malformed> {
     Ok(None)
 }
 
-/// Returns a header line and the start of the next one. A line that begins with white space continues the previous
-/// one (RFC 9112, section 5.2).
+/// Returns the header line at `from`, and the start of the next one. A line that begins with white space continues the
+/// previous one (RFC 9112, section 5.2).
 fn next_field(bytes: &[u8], from: usize) -> Option<(Cow<'_, [u8]>, usize)> {
     let (line, mut at) = next_line(bytes, from)?;
     let mut line = Cow::Borrowed(line);
-    // The empty line ends the head; the bytes after it are not read.
+    // The empty line ends the head. The bytes after it are not part of the head.
     while !line.is_empty() && matches!(bytes.get(at)?, b' ' | b'\t') {
         let (more, next) = next_line(bytes, at)?;
         let line = line.to_mut();
@@ -320,14 +322,14 @@ fn next_field(bytes: &[u8], from: usize) -> Option<(Cow<'_, [u8]>, usize)> {
     Some((line, at))
 }
 
-/// Returns a line without its end, and the start of the next one.
+/// Returns the line at `from` without its line end, and the start of the next line.
 fn next_line(bytes: &[u8], from: usize) -> Option<(&[u8], usize)> {
     let end = from + memchr(b'\n', &bytes[from..])?;
     let line = &bytes[from..end];
     Some((line.strip_suffix(b"\r").unwrap_or(line), end + 1))
 }
 
-/// Parses `HTTP/1.1 200 OK`. Returns also whether the version is at least 1.1.
+/// Parses a line such as `HTTP/1.1 200 OK`. Returns the answer, and `true` if the version is at least 1.1.
 fn parse_status_line(line: &[u8]) -> Result<(Answer, bool), Malformed> {
     let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ b'0'..=b'9', b' ', a, b, c, rest @ ..] = line else {
         return Err(Malformed::StatusLine);
@@ -343,7 +345,7 @@ fn parse_status_line(line: &[u8]) -> Result<(Answer, bool), Malformed> {
 fn parse_header(line: &[u8], head: &mut Head) -> Result<(), Malformed> {
     let colon = memchr(b':', line).ok_or(Malformed::Header)?;
     let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-    // The length rules out most headers without a comparison.
+    // Compare the length first: it rules out most headers without a comparison of names.
     match name.len() {
         14 if name.eq_ignore_ascii_case(b"content-length") => {
             let length = parse_length(value)?;

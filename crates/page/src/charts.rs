@@ -1,6 +1,6 @@
 //! Charts as data, which `page.js` draws. A chart is a `figure` element of the page that contains its data as JSON.
 //!
-//! In the JSON, the values of lines are finite or `null`, never NaN. They have five significant digits, more than a
+//! In the JSON, the values of lines are finite or `null`, never NaN. Values have five significant digits, more than a
 //! chart can show. This module knows nothing about the measured data. Called by all code that makes pages.
 
 use maud::{Markup, PreEscaped, Render, html};
@@ -80,8 +80,8 @@ pub enum Scale {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Seconds since the start. If the visible range is above two minutes they are shown as `m:ss`, from an hour on as
-    /// `h:mm:ss`.
+    /// Seconds since the start. If the visible range is above two minutes, times are shown as `m:ss`, and from an hour
+    /// on as `h:mm:ss`.
     Elapsed,
     /// Microseconds, shown in ns, µs, ms or s.
     Micros,
@@ -104,15 +104,16 @@ pub struct Series {
     pub colour: Colour,
     /// The style of the line.
     pub style: Style,
-    /// The index from which on few samples support the values. From there on the line is dashed and shows its points.
+    /// The index of the first value that only few samples support. From this value on, the line is dashed and shows its
+    /// points.
     pub weak_from: Option<usize>,
     /// A value or `None` for each x.
     #[serde(serialize_with = "values")]
     pub values: Vec<Option<f64>>,
 }
 
-/// A colour of the palette in `colours.css`. The colours can be told apart in light and dark schemes and by colour-blind
-/// readers.
+/// A colour of the palette in `colours.css`. Colour-blind readers can distinguish the colours too, in light and dark
+/// schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Colour {
@@ -285,7 +286,7 @@ impl Chart {
         self
     }
 
-    /// Adds a reference value on y. The y axis extends to it, unless the axis has a fixed range.
+    /// Adds a reference value on y. The y axis extends to this value, unless the axis has a fixed range.
     #[must_use]
     pub fn rule(mut self, at: f64, label: impl Into<String>) -> Chart {
         self.rules.push(Rule { at, label: label.into() });
@@ -294,12 +295,12 @@ impl Chart {
 }
 
 impl HeatMap {
-    /// Returns a heat map. `x_edges` and `y_edges` ascend and are the bounds of the cells. Each of `columns` has
-    /// counts for the buckets of y, from the lowest on; missing counts at its end are 0. `counted` names the counted
-    /// things in the plural.
+    /// Returns a heat map. `x_edges` and `y_edges` ascend and are the bounds of the cells. Each of `columns` has counts
+    /// for the buckets of y, the lowest bucket first. Counts that are missing at the end of a column are 0. `counted`
+    /// names the counted things in the plural.
     ///
     /// # Panics
-    /// If there is not one column between each two of `x_edges`, or if a column has more counts than there are buckets
+    /// If `columns` does not have one entry less than `x_edges`, or if a column has more counts than there are buckets
     /// between `y_edges`.
     #[must_use]
     pub fn new(

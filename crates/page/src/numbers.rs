@@ -2,7 +2,8 @@
 //! and [`count`] for values at the cursor. A non-breaking space comes before the unit, except before `/s`. Called by
 //! `klad-bench`, `klad-lab` and `xtask`.
 
-/// Formats with two decimals below 10, one below 100, and none from 100 on: `0.35`, `1.05`, `12.3`, `1,234`.
+/// Formats with two decimals below 10, one decimal below 100, and no decimals from 100 on: `0.35`, `1.05`, `12.3`,
+/// `1,234`.
 fn three_digits(value: f64) -> String {
     match value.abs() {
         ..9.995 => format!("{value:.2}"),
@@ -52,7 +53,7 @@ pub fn seconds(value: f64) -> String {
     parts.iter().map(|(count, unit)| format!("{count}\u{a0}{unit}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats a rate: `12,345/s`. Below 1,000 it has one decimal, unless that is 0: `0.2/s`, `100/s`.
+/// Formats a rate: `12,345/s`. Below 1,000 the rate has one decimal, unless this decimal is 0: `0.2/s`, `100/s`.
 #[must_use]
 pub fn per_second(value: f64) -> String {
     if value == 0.0 {

@@ -245,7 +245,7 @@ function heatLegend(state, most) {
             return;
         }
         const column = bucket(data.x_edges, u.posToVal(left, "x"));
-        // If the cursor is in another chart, this chart knows its time, but not its y position.
+        // If the cursor is in another chart, only its time is known here, but not its y position.
         const row = top == null || top < 0 || !u.over.matches(":hover") ? null : bucket(data.y_edges, u.posToVal(top, "y"));
         const span = u.scales.x.max - u.scales.x.min;
         const words = (axis, edges, index) => {

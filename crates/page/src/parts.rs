@@ -101,7 +101,7 @@ pub struct Bar {
     pub best: bool,
 }
 
-/// Returns horizontal bars with a title and a caption, or without one if it is empty.
+/// Returns horizontal bars with a title, and with a caption unless `caption` is empty.
 #[must_use]
 pub fn bars(title: &str, caption: &str, bars: &[Bar]) -> Markup {
     html! {

@@ -86,15 +86,15 @@ pub struct Options {
 /// Limits that may change while klad serves, by [`LiveLimits::set`].
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The maximum of open connections. At the limit klad stops accepting until one closes.
+    /// The maximum of open connections. At the limit klad stops accepting until a connection closes.
     pub connections_max: usize,
-    /// The maximum of connections from one address; klad answers more with 503. `None`: no limit.
+    /// The maximum of connections from one address; klad answers further ones with 503. `None`: no limit.
     pub connections_per_peer: Option<usize>,
     /// The maximum of bytes of a request's head. A change does not affect connections that hyper is serving.
     pub head_bytes_max: usize,
     /// How long klad waits for a client.
     pub deadlines: Deadlines,
-    /// A worker's gate may close after a longer loop iteration. `None`: it never closes.
+    /// A worker's gate may close after a loop iteration that is longer than this. `None`: the gate never closes.
     pub iteration_max: Option<Duration>,
     /// How klad treats connections when it stops.
     pub drain: Drain,
@@ -115,11 +115,11 @@ pub struct Drain {
     pub delay: Duration,
     /// After `delay`, connections have this long to finish.
     pub timeout: Duration,
-    /// klad keeps a connection without a request for this long, and closes it if no request has arrived. Zero: klad
-    /// closes it at once, even if a request has arrived.
+    /// klad keeps an idle connection for this long, and closes it if no request has arrived by then. Zero: klad closes
+    /// idle connections at once, even if a request has arrived that klad has not read yet.
     pub idle_patience: Duration,
-    /// klad still accepts for this long connections that clients have begun to open. Zero: klad accepts none, not even
-    /// those in the backlog.
+    /// For this long, klad still accepts connections that clients have begun to open. Zero: klad accepts no more
+    /// connections, not even those in the backlog.
     pub accept_patience: Duration,
 }
 
@@ -275,8 +275,8 @@ impl Server {
     ///
     /// klad first reports that it is not ready and waits for the drain delay. Then it accepts the connections that are
     /// already waiting, and answers requests until all connections have ended or the drain timeout is over. It
-    /// completes all admitted operations, and syncs. A running checkpoint may take the rest of the drain timeout, but
-    /// at least a second.
+    /// completes all admitted operations, and syncs. A running checkpoint may take the rest of the drain timeout, and
+    /// in any case a second.
     ///
     /// # Errors
     /// The engine's message if the last sync failed.
@@ -291,7 +291,8 @@ impl Server {
         for thread in self.serving {
             thread.join().expect("a thread that panics ends the process");
         }
-        // Storage first: acknowledged writes must be synced even if the disk is slow for a checkpoint.
+        // Storage stops before maintenance, because acknowledged writes must be synced even if the disk is too slow for
+        // a running checkpoint.
         let synced = self.storage.stop();
         let left = drain.timeout.saturating_sub(clock::now().duration_since(draining));
         self.maintenance.stop(left.max(MAINTENANCE_PATIENCE_MIN));
@@ -304,7 +305,8 @@ impl Server {
     }
 }
 
-/// Starts the thread that reads the allocator's figures. Reading them may wait.
+/// Starts the thread that reads the allocator's figures. This is a separate thread because reading the figures may
+/// wait.
 fn start_allocator_figures(allocator: Arc<AllocatorFigures>, stop: Arc<Signal>) -> JoinHandle<()> {
     allocator.refresh();
     sync::spawn_thread("klad-figures", move || {

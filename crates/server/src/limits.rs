@@ -1,5 +1,5 @@
-//! Limits of the server, and the defaults and bounds of options. Each has its unit, its reason, and what klad does when
-//! it is reached. The program's `config` reads the options.
+//! Limits of the server, and the defaults and bounds of options. Each comment gives the unit, the reason, and what klad
+//! does at the limit. The program's `config` reads the options.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ pub use worker_reads::*;
 /// 32 KiB hold a key of 4 KiB with every byte percent-encoded (12 KiB) and 20 KiB of headers; nginx takes 32 KiB.
 pub const HEAD_BYTES_MAX: u64 = 32 << 10;
 
-/// Default of `--key-max`: bytes of a key after decoding. klad answers a longer key with 414. Keys are short, as in S3
-/// (1 KiB); etcd has no separate limit. A path fits into 4 KiB.
+/// Default of `--key-max`: bytes of a key after decoding. klad answers a longer key with 414. Keys are usually short:
+/// S3 takes keys of up to 1 KiB. etcd has no separate limit for keys. A file path fits into 4 KiB.
 pub const KEY_BYTES_MAX: u64 = 4 << 10;
 
 /// The largest `--key-max`, bytes. The percent-encoded key must fit into a URI, which the `http` crate limits to 65,534
@@ -28,23 +28,24 @@ pub const KEY_BYTES_MAX: u64 = 4 << 10;
 pub const KEY_BYTES_CEILING: u64 = klad_storage::limits::KEY_BYTES_CEILING as u64;
 
 /// Default of `--value-max`: bytes of a value. klad answers a larger body with 413. klad holds each value that it reads
-/// or writes in memory as a whole. Workers KV takes 25 MiB, etcd 1.5 MiB.
+/// or writes completely in memory. Workers KV takes 25 MiB, etcd 1.5 MiB.
 pub const VALUE_BYTES_MAX: u64 = 16 << 20;
 
-/// The largest `--value-max`, bytes. RocksDB advises against values larger than about ten MiB, and its blocks must be
-/// smaller than 4 GiB.
+/// The largest `--value-max`, bytes. 1 GiB is safely below RocksDB's limit: a value must fit into one block, and a
+/// block must be smaller than 4 GiB. RocksDB recommends values of at most about 10 MiB, but klad leaves this choice to
+/// the operator.
 pub const VALUE_BYTES_CEILING: u64 = 1 << 30;
 
-/// The maximum of headers of one request; klad answers more with 431. This is hyper's default. `--head-max` limits the
-/// bytes of the headers.
+/// The maximum of headers of one request; klad answers a request with more headers with 431. 100 is hyper's default.
+/// `--head-max` limits the bytes of the headers.
 pub const HEADERS_MAX: usize = 100;
 
 /// The maximum size of hyper's read buffer of one connection, bytes, and the level at which hyper flushes its write
 /// buffer. With hyper's default of about 400 KiB, 10,000 connections could hold 4 GB.
 pub const CONNECTION_BUFFER_BYTES_MAX: usize = 64 << 10;
 
-/// A worker reads a request of at most this many bytes without hyper, if it arrives in one piece. The worker reads it
-/// into its own buffer of this size. hyper reads a larger request.
+/// A worker reads a request of at most this many bytes without hyper, if the request arrives in one piece. The worker
+/// reads the request into its own buffer of this size. hyper reads larger requests.
 pub const PLAIN_REQUEST_BYTES_MAX: usize = 16 << 10;
 
 /// A request is plain only if its head has at most this many bytes. hyper reads a request with a longer head.
@@ -57,21 +58,21 @@ pub const PLAIN_HEADERS_MAX: usize = 32;
 /// Otherwise klad would create hyper's state again for each request of a client that sends no plain requests.
 pub const HYPER_REQUESTS_MIN: u32 = 16;
 
-/// The maximum of pipelined requests that the fast path answers before the other connections of its worker have a turn:
-/// some 0.1 ms of GETs from memory.
+/// The maximum of pipelined requests that the fast path answers before the worker continues with its other connections.
+/// So many GETs from memory take about 0.1 ms.
 pub const PIPELINE_REQUESTS_MAX: usize = 128;
 
-/// A read of storage on the worker counts as this many requests of [`PIPELINE_REQUESTS_MAX`].
+/// A read of storage on the worker counts as this many requests towards [`PIPELINE_REQUESTS_MAX`].
 pub const STORAGE_READ_REQUESTS: usize = 8;
 
 /// The maximum of bytes of a value that klad writes in one piece, with or without hyper. hyper's flat write buffer
 /// keeps the capacity to which it has grown, so a larger piece would take memory for as long as the connection lives.
 pub const RESPONSE_FRAME_BYTES_MAX: usize = 64 << 10;
 
-/// What the memory budget charges for one idle connection, bytes. hyper's two initial buffers have 8 KiB each; its
-/// state and the task come on top. Small requests touch only a part of all that. Measured: 2,000 connections, each
-/// after one small request, together add 19 to 26 MiB of resident memory, 10 to 13 KiB each. A connection that has
-/// sent only plain requests has no buffer, but is charged the same, because its next request may not be plain.
+/// What the memory budget charges for one idle connection, bytes. hyper's two initial buffers have 8 KiB each; hyper's
+/// state and the task come on top. Small requests touch only a part of this memory. Measured: 2,000 connections, each
+/// after one small request, together add 19 to 26 MiB of resident memory, 10 to 13 KiB each. A connection that has sent
+/// only plain requests has no buffer, but is charged the same, because its next request may not be plain.
 pub const CONNECTION_BYTES: u64 = 16 << 10;
 
 /// What the memory budget charges for a TLS connection in addition to [`CONNECTION_BYTES`], bytes: keys and state of
@@ -84,7 +85,7 @@ pub const TLS_CONNECTION_BYTES: u64 = 12 << 10;
 /// connection closes.
 pub const CONNECTIONS_MAX: u64 = 10_000;
 
-/// The longest time that an option may set. klad adds such times to clock readings, which must not overflow.
+/// The longest time that an option may set. klad adds such times to clock readings, and the sums must not overflow.
 pub const OPTION_TIME_MAX: Duration = Duration::from_hours(24 * 365);
 
 /// The largest `--connections-max`.
@@ -98,7 +99,8 @@ pub const TIMEOUT_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_mil
 pub const POOL_THREADS: u64 = 4;
 
 /// Default of `--queue-limit`: the number of operations that may wait in `--execution pool` and `stealing`. klad
-/// answers one more with 503. It is the largest of the queue sizes that a published report about such a pool compares.
+/// answers a further operation with 503. 1,024 is the largest of the queue sizes that a published report about such a
+/// pool compares.
 pub const QUEUE_LIMIT: u64 = 1_024;
 
 /// The largest `--queue-limit`.
@@ -107,39 +109,39 @@ pub const QUEUE_LIMIT_CEILING: usize = 1_000_000;
 /// The largest `--scans-max`.
 pub const SCANS_CEILING: usize = 10_000;
 
-/// The number of operation slots with `--admission off`. It is no limit in effect: there can never be as many
-/// connections.
+/// The number of operation slots with `--admission off`. It has no effect as a limit, because there can never be so
+/// many connections.
 pub const SLOTS_CEILING: usize = 1 << 30;
 
-/// Default of `--operations-max`: the number of operations that wait for the engine or run in it. klad answers one
-/// more with 503. At 50,000 writes a second, 4,096 operations are 80 ms of queue.
+/// Default of `--operations-max`: the number of operations that wait for the engine or run in it. klad answers a
+/// further operation with 503. At 50,000 writes a second, 4,096 operations are a queue of 80 ms.
 pub const OPERATIONS_MAX: u64 = 4_096;
 
-/// Default of `--scans-max`: the number of ranges in progress. klad answers one more with 503. Each range may hold one
-/// page of entries in klad, and a copy of it in hyper's write buffer.
+/// Default of `--scans-max`: the number of ranges in progress. klad answers a further range with 503. Each range may
+/// hold one page of entries in klad, and a copy of the page in hyper's write buffer.
 pub const SCANS_MAX: u64 = 64;
 
-/// Default of `--watchers-max`: the number of change feeds in progress. klad answers one more with 503. Without changes
-/// a feed holds some hundred bytes beside its connection.
+/// Default of `--watchers-max`: the number of change feeds in progress. klad answers a further feed with 503. A feed
+/// without changes holds some hundred bytes in addition to its connection.
 pub const WATCHERS_MAX: u64 = 1_000;
 
-/// Default of `--changes-heartbeat`: a feed without changes sends something after this time. Proxies and clients take a
-/// connection without any bytes for broken; 30 s and 60 s are common.
+/// Default of `--changes-heartbeat`: a feed without changes sends a heartbeat after this time. Proxies and clients
+/// close a connection as broken if no bytes arrive for some time, commonly 30 s or 60 s.
 pub const CHANGES_HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// Bytes of the changes that one step of a feed returns. A larger change is a step by itself.
+/// The maximum of bytes of changes that one step (one read) of a feed returns. A step returns a larger change alone.
 pub const FEED_STEP_BYTES_MAX: usize = 16 << 10;
 
-/// The size of encoded changes as a multiple of the changes themselves: base64 takes a third more, and escaped text
-/// seldom twice as much.
+/// The assumed size of encoded changes, as a multiple of the size of the changes. Base64 takes a third more, and
+/// escaped text seldom takes twice as much.
 pub const FEED_ENCODED_FACTOR: usize = 2;
 
-/// The number of steps of feeds that one worker does at a time. A commit wakes all feeds; the others wait, and hold
-/// neither memory nor a place in the queue of the storage threads.
+/// The maximum of steps of feeds that one worker does at a time. A commit wakes all feeds. Feeds beyond this number
+/// wait, and meanwhile hold neither memory nor a place in the queue of the storage threads.
 pub const FEED_STEPS_PER_WORKER: usize = 8;
 
-/// A feed that has read all changes reads at most once in this time. It bounds what a feed costs beside many small
-/// commits. A change after a longer time without changes is not delayed.
+/// A feed that has read all changes reads again after this time at the earliest. This pause bounds the cost of a feed
+/// during many small commits. It does not delay a change that comes after a longer time without changes.
 pub const FEED_PAUSE: Duration = Duration::from_millis(5);
 
 /// Default of `--storage-threads`: the number of threads for reads and scan steps, which may wait for the disk.
@@ -149,11 +151,11 @@ pub const STORAGE_THREADS: u64 = 4;
 pub const SCAN_STEP_ENTRIES_MAX: usize = 256;
 
 /// The maximum of writes in one batch. It is a quarter of the default `--operations-max`, so that under the heaviest
-/// load klad answers the first writes of a burst well before the last.
+/// load klad answers the first writes of a burst well before the last ones.
 pub const COMMIT_WRITES_MAX: usize = 1_024;
 
 /// A worker writes the `async` writes of one loop iteration itself if their keys and values have at most this many
-/// bytes together. A larger batch would delay its other connections. At 1 GB/s, 256 KiB take a quarter of a
+/// bytes together. A larger batch would delay the worker's other connections. At 1 GB/s, 256 KiB take a quarter of a
 /// millisecond.
 pub const ITERATION_COMMIT_BYTES_MAX: usize = 256 << 10;
 
@@ -161,63 +163,66 @@ pub const ITERATION_COMMIT_BYTES_MAX: usize = 256 << 10;
 /// This is `CoDel`'s interval (RFC 8289, 100 ms).
 pub const QUEUE_STANDING_AFTER: Duration = Duration::from_millis(100);
 
-/// For this long after a standing queue, klad treats a queue as standing as soon as its oldest operation has waited
-/// for [`QUEUE_STANDING_AGAIN_TARGETS`] targets. `CoDel` remembers its drops for 16 intervals as well (RFC 8289).
+/// For this long after a queue was standing, klad treats the queue as standing again as soon as its oldest operation
+/// has waited for [`QUEUE_STANDING_AGAIN_TARGETS`] times `--queue-target`. `CoDel` also remembers its drops for 16
+/// intervals (RFC 8289).
 pub const QUEUE_STANDING_MEMORY: Duration = QUEUE_STANDING_AFTER.saturating_mul(16);
 
 /// Within [`QUEUE_STANDING_MEMORY`], klad treats a queue as standing again when the oldest operation has waited for
-/// this many times `--queue-target`. `docs/decisions/2026-11-22-queues-remember.md` has the cost near the capacity and
-/// the gain beyond it. With a target of 25 ms or more this rule has no effect.
+/// this many times `--queue-target`. `docs/decisions/2026-11-22-queues-remember.md` shows the cost of this rule near
+/// the capacity, and the gain beyond the capacity. With a target of 25 ms or more, the rule has no effect: four targets
+/// are then no shorter than [`QUEUE_STANDING_AFTER`].
 pub const QUEUE_STANDING_AGAIN_TARGETS: u32 = 4;
 
 const _: () =
     assert!(QUEUE_TARGET.saturating_mul(QUEUE_STANDING_AGAIN_TARGETS).as_nanos() < QUEUE_STANDING_AFTER.as_nanos());
 
-/// Default of `--queue-target`: klad rejects operations of a standing queue that have waited longer. This is `CoDel`'s
-/// target (RFC 8289), and Facebook's setting.
+/// Default of `--queue-target`: klad rejects an operation that has waited longer than this in a standing queue. 5 ms is
+/// `CoDel`'s target (RFC 8289) and Facebook's setting.
 pub const QUEUE_TARGET: Duration = Duration::from_millis(5);
 
 /// Default of `--queue-age-max`. With `--execution adaptive`, klad answers 503 to an operation that has waited longer
-/// in a storage queue, for example to a write that waits behind a stalled disk. Steps of ranges may wait longer.
+/// than this in a storage queue, for example to a write that waits behind a stalled disk. Steps of ranges may wait
+/// longer.
 pub const QUEUE_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Default of `--turn-max`. A request may wait for its worker as long as one loop iteration takes: one pass of the
-/// worker over all tasks that are ready. After a longer iteration, if clients are impatient, the gate closes and admits
-/// only as many requests as the worker serves in [`ITERATION_TARGET`]. 50 ms are about 4,000 requests of 12 µs on one
-/// core, and a fifth of the 250 ms that an impatient client waits.
+/// Default of `--turn-max`. A loop iteration is one pass of a worker over all tasks that are ready, and a request may
+/// wait for a whole iteration. After an iteration that is longer than this, if clients are impatient, the worker's gate
+/// closes: each iteration then admits only as many requests as the worker serves in [`ITERATION_TARGET`]. 50 ms are
+/// about 4,000 requests of 12 µs on one core, and a fifth of the 250 ms that an impatient client waits.
 pub const ITERATION_MAX: Duration = Duration::from_millis(50);
 
 /// While the gate is closed, it admits as many requests in each loop iteration as the worker serves in this time. If
-/// clients are impatient, a worker whose iterations take longer gets few new connections. Measured on a fifth of a
-/// core, one run each: with a load of twice the capacity, klad served 93, 82 and 86 % of the capacity with targets of
-/// 5, 10 and 20 ms; with a load of five times the capacity, 99, 90 and 78 %.
+/// clients are impatient, a worker whose iterations take longer than this gets few new connections. Measured on a fifth
+/// of a core, one run each, with targets of 5, 10 and 20 ms: under a load of twice the capacity, klad served 93, 82 and
+/// 86 % of the capacity; under a load of five times the capacity, it served 99, 90 and 78 %.
 pub const ITERATION_TARGET: Duration = Duration::from_millis(5);
 
-/// A loop iteration with fewer requests than this neither strains a worker nor closes its gate, however long it takes:
-/// it is no sign of load.
+/// A loop iteration with fewer requests than this is no sign of load, however long it takes. Such an iteration does not
+/// close the worker's gate, and the worker gets new connections as before.
 pub const ITERATION_REQUESTS_MIN: u32 = 32;
 
-/// While the gate is closed, requests that have waited for this long alternate with the newest. Less patient clients
-/// have left by then.
+/// While the gate is closed, klad admits requests that have waited for this long and the newest requests alternately.
+/// Less patient clients have left after this time.
 pub const REQUEST_AGED: Duration = Duration::from_secs(1);
 
 /// While all gates are closed, the acceptor checks this often whether one has opened. It is also the acceptor's pause
-/// between batches of connections when it limits its rate, and between looks for connections while klad stops.
+/// between batches of connections when it limits its rate, and between checks for new connections while klad stops.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
 
 /// The lowest rate limit of the acceptor, connections a second. While the gates of all workers are closed, the acceptor
 /// accepts none.
 pub const ACCEPTS_MIN: u32 = 8;
 
-/// When the rate limit of the acceptor has doubled to this, connections a second, the acceptor removes the limit.
+/// When the acceptor has doubled its rate limit up to this many connections a second, it removes the limit.
 pub const ACCEPTS_MAX: u32 = 32_768;
 
-/// The first rate limit of the acceptor when all workers are strained, connections a second. The acceptor then halves
-/// or doubles it.
+/// The first rate limit of the acceptor, connections a second, after the loop iterations of all workers have become too
+/// long. The acceptor then halves or doubles the limit.
 pub const ACCEPTS_CAUTIOUS: u32 = 256;
 
-/// How often the acceptor halves or doubles its rate limit. From the lowest limit, it needs twelve steps, 600 ms, after
-/// an overload to remove the limit.
+/// How often the acceptor halves or doubles its rate limit. After an overload, the way from the lowest limit to no
+/// limit takes twelve steps (600 ms).
 pub const ACCEPT_STEP: Duration = Duration::from_millis(50);
 
 /// klad considers clients impatient for this long after a client has sent a deadline or has left before its answer.
@@ -233,31 +238,31 @@ pub const BODY_BUDGET_UNIT_BYTES: u64 = 1 << 10;
 /// (4 MiB) than one large upload.
 pub const SMALL_BODY_BYTES: u64 = 4 << 10;
 
-/// One part in this many of the body budget, an eighth, is reserved for small bodies. Larger bodies and large answers
-/// share the rest, so that they do not take all of the budget from small bodies. At `--memory 1GiB` an eighth of the
-/// budget is 16 MiB: 4,096 small bodies, as many as the default number of operation slots.
+/// One part in this many (an eighth) of the body budget is reserved for small bodies. Larger bodies and large answers
+/// share the rest, so that they cannot use up the memory for small bodies. At `--memory 1GiB` an eighth of the budget
+/// is 16 MiB: 4,096 small bodies, as many as the default number of operation slots.
 pub const SMALL_BODY_BUDGET_PARTS: u64 = 8;
 
-/// Default of `--body-rate-min`, bytes a second. klad ends a request whose client sends a body for longer than
-/// `--body-timeout`, or lets klad wait during an answer for longer than `--write-timeout`, at a lower average rate. A
+/// Default of `--body-rate-min`, bytes a second. klad ends a request with a lower average rate, if its client sends a
+/// body for longer than `--body-timeout`, or makes klad wait during an answer for longer than `--write-timeout`. A
 /// modem of 1995 is three times as fast. nginx has no such limit; Apache's `mod_reqtimeout` requires 500.
 pub const BODY_RATE_BYTES_MIN: u64 = 1 << 10;
 
-/// A body or answer that is not small ([`SMALL_BODY_BYTES`]) must leave as many bytes of the budget free as it takes,
-/// up to one part in this many of the budget. At `--memory 1GiB` that part is 2 MiB: enough for 128 values of 16 KiB
-/// when uploads have taken the rest.
+/// A body or answer that is not small ([`SMALL_BODY_BYTES`]) must leave a part of the budget free: as many bytes as it
+/// takes, but at most one part in this many of the budget. At `--memory 1GiB`, one part is 2 MiB, enough for 128 values
+/// of 16 KiB when uploads have taken the rest of the budget.
 pub const LARGE_BODY_LEAVES_PARTS: u64 = 64;
 
 /// The largest `--body-rate-min`, bytes a second. At a higher rate klad would measure the kernel's buffers instead of
 /// the client.
 pub const BODY_RATE_BYTES_CEILING: u64 = 1 << 20;
 
-/// When the body budget runs out, klad does not end a request for whose client it has waited for less time: the
-/// client's rate is not known yet.
+/// When the body budget runs out, klad ends a request only if it has waited for the request's client for at least this
+/// long. Before that, the client's rate is not known.
 pub const EVICTION_AGE_MIN: Duration = Duration::from_secs(1);
 
-/// When the body budget runs out, klad does not end an upload that brings more bytes a second than this. It is half a
-/// megabit a second: at this rate the largest value by default takes four minutes.
+/// When the body budget runs out, klad does not end an upload that brings more bytes a second than this. This is half a
+/// megabit a second. At this rate, an upload of the default `--value-max` takes four minutes.
 pub const EVICTION_RATE_BYTES_MAX: u64 = 64 << 10;
 
 /// When the body budget runs out, every worker at first ends only uploads that bring at most this many bytes a second,
@@ -276,23 +281,23 @@ pub const BODY_BUDGET_SHORTAGE_LIFETIME: Duration = Duration::from_millis(250);
 /// If the body is longer, klad closes the connection after the answer.
 pub const DRAIN_BYTES_MAX: u64 = 64 << 10;
 
-/// When klad closes a connection whose client still sends, it reads for at most this long, so that the client sees the
-/// answer instead of a reset.
+/// When klad closes a connection whose client still sends, it first reads from the client for at most this long, so
+/// that the client sees the answer instead of a reset.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The maximum of bytes that klad reads and discards before it closes a connection whose client still sends.
 pub const LINGER_BYTES_MAX: usize = 4 << 20;
 
-/// Default of `--head-timeout`: the maximum time from the first byte of a head to the last; then klad answers 408. Also
-/// the maximum time of a TLS handshake. nginx waits 60 s, hyper 30 s.
+/// Default of `--head-timeout`: the maximum time from the first byte of a head to the last. After this time, klad
+/// answers 408. This is also the maximum time of a TLS handshake. nginx waits 60 s, hyper 30 s.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Default of `--idle-timeout`: the maximum time between two requests; then klad closes the connection without an
-/// answer. This is longer than the 60 s for which load balancers commonly keep connections.
+/// Default of `--idle-timeout`: the maximum time between two requests. After this time, klad closes the connection
+/// without an answer. The default is longer than the 60 s for which load balancers commonly keep connections.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// klad closes an idle connection after this time if its buffers in hyper have grown beyond what [`CONNECTION_BYTES`]
-/// charges. Only closing frees that memory.
+/// klad closes an idle connection after this time if hyper's buffers of the connection have grown beyond what
+/// [`CONNECTION_BYTES`] charges. Only closing frees that memory.
 pub const GROWN_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// hyper's buffers of a connection count as grown when one read has brought more than this many bytes, or hyper has
@@ -304,8 +309,8 @@ pub const GROWN_BYTES: usize = 16 << 10;
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Default of `--write-timeout`. klad closes the connection if the client takes no byte of an answer for this time, or
-/// if all waits for the client during an answer together exceed this time and the average rate over them is below
-/// `--body-rate-min`.
+/// if all waits for the client during an answer together exceed this time and the average rate over these waits is
+/// below `--body-rate-min`.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often the sweep checks deadlines, which is also the precision of deadlines.
@@ -315,9 +320,10 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// the rest is not the clients' fault.
 pub const SWEEP_COUNTS_MAX: Duration = Duration::from_millis(200);
 
-/// Bytes of one connection that the kernel may hold unsent before klad must wait (`TCP_NOTSENT_LOWAT`). With it, klad
-/// can write again soon after a client has read something. Without it, the kernel reports progress only when a good
-/// part of a send buffer of megabytes is free, and a slow reader looks like a client that reads nothing.
+/// Bytes of one connection that the kernel may hold unsent before klad must wait (`TCP_NOTSENT_LOWAT`). With this
+/// limit, klad can write again soon after a client has read something. Without the limit, the kernel reports progress
+/// only when a good part of a send buffer of megabytes is free, and a slow reader looks like a client that reads
+/// nothing.
 pub const NOT_SENT_BYTES_MAX: u32 = 128 << 10;
 
 /// hyper's write buffer keeps the capacity of the largest range entry that was copied into it. If klad has offered a
@@ -328,8 +334,8 @@ pub const OVERSIZED_BYTES: usize = 1 << 20;
 /// How often a range that waits for body budget tries again.
 pub const BODY_BUDGET_RETRY: Duration = Duration::from_millis(10);
 
-/// How long a range waits for budget for a large entry. Then klad answers 503 if it is the first step, and ends the
-/// response early if it is a later one.
+/// How long a range waits for budget for a large entry. After this time, klad answers 503 if the first step of the
+/// range waits, and ends the response early if a later step waits.
 pub const BODY_BUDGET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an admin connection may live. After this time klad gives the request in progress as much time again, and
@@ -337,8 +343,8 @@ pub const BODY_BUDGET_TIMEOUT: Duration = Duration::from_secs(5);
 pub const ADMIN_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum of bytes of log lines that wait until stderr takes them. klad drops and counts lines beyond that. 1 MiB
-/// is about 4,000 lines: the reader of stderr may pause for a while. If it never reads, klad uses twice this memory,
-/// because the thread that writes has a second buffer.
+/// is about 4,000 lines: the reader of stderr may pause for a while. If the reader never reads, klad uses twice this
+/// memory, because the thread that writes has a second buffer.
 pub const LOG_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of [`LOG_BYTES_MAX`] that are reserved for warnings and errors, so that an access log without a reader does
@@ -356,15 +362,15 @@ pub const VALUE_CACHE_PERCENT: u64 = 25;
 
 /// Default of `--heap-sample`, bytes: jemalloc takes on average one sample for this many allocated bytes. Sampling is
 /// always on, so it must cost almost nothing. `TCMalloc` has the same default. jemalloc samples one of about 2,000
-/// allocations of one kilobyte, and estimates 64 MiB of such allocations within 18 % (1/√32). With jemalloc's default
-/// of 512 KiB, GETs took 1.7 % more CPU time.
+/// allocations of one kilobyte. For 64 MiB of such allocations, it has 32 samples, and estimates the 64 MiB within 18 %
+/// (1/√32). With jemalloc's default of 512 KiB, GETs took 1.7 % more CPU time.
 pub const HEAP_SAMPLE_BYTES: u64 = 2 << 20;
 
-/// The smallest `--heap-sample` other than 0, bytes. Below it jemalloc would record a stack for most allocations,
-/// which takes some microseconds each.
+/// The smallest `--heap-sample` other than 0, bytes. With a smaller value, jemalloc would record a stack for most
+/// allocations, and each stack takes some microseconds.
 pub const HEAP_SAMPLE_BYTES_MIN: u64 = 4 << 10;
 
-/// The largest `--heap-sample`, bytes. Above it a process of any size has no sample.
+/// The largest `--heap-sample`, bytes. With a larger value, a process of any size would have no samples.
 pub const HEAP_SAMPLE_BYTES_CEILING: u64 = 1 << 30;
 
 /// Default of `--slow-request`. People notice a second. On a healthy machine a point operation takes less: a sync takes
@@ -373,16 +379,16 @@ pub const HEAP_SAMPLE_BYTES_CEILING: u64 = 1 << 30;
 pub const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
 /// `/debug/slow` keeps the slowest requests of each op, separately for each of the last [`SLOWEST_WINDOWS`] windows of
-/// this length. Together they are a minute, enough for a person who was alerted to ask for the requests. With windows
-/// of 10 s, a burst does not hide what comes after it.
+/// this length. Together the windows last a minute, so a person who was alerted has enough time to ask for the
+/// requests. Because a window lasts only 10 s, a burst does not hide the requests that come after the burst.
 pub const SLOWEST_WINDOW: Duration = Duration::from_secs(10);
 
 /// The number of windows for which `/debug/slow` keeps the slowest requests; see [`SLOWEST_WINDOW`].
 pub const SLOWEST_WINDOWS: usize = 6;
 
 /// The number of slow requests that each worker keeps for each op and window: enough to see a pattern. A slower request
-/// replaces the fastest one that was kept. At about 500 bytes each, all kept requests of a worker take at most a third
-/// of a MiB.
+/// replaces the fastest kept request. At about 500 bytes each, all kept requests of a worker take at most a third of a
+/// MiB.
 pub const SLOWEST_KEPT: usize = 16;
 
 /// The number of requests that `/debug/slow` shows by default.
@@ -396,31 +402,31 @@ pub const SLOWEST_SHOWN_MAX: usize = 1_000;
 /// each second are 350 MB a day.
 pub const SLOW_REQUEST_LINES_MAX: u64 = 10;
 
-/// The longest `X-Request-Id` that klad accepts, bytes. klad ignores a longer one, because log lines contain it. A UUID
-/// has 36 bytes, AWS's trace header 35 to 100.
+/// The longest `X-Request-Id` that klad accepts, bytes. klad ignores a longer id, because log lines contain the id. A
+/// UUID has 36 bytes, AWS's trace header 35 to 100.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Default of `--async-sync-interval`: how often klad syncs `async` writes.
 pub const ASYNC_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long klad, when it stops, waits for answers of an engine that answers later. An engine across a network may have
-/// lost them.
+/// When klad stops, it waits for at most this long until an engine across a network has answered all operations. Some
+/// answers may be lost.
 pub const LATE_ANSWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The smallest `--memory`, bytes, with which klad uses transparent huge pages. They cost about 25 MiB, a twentieth of
 /// this budget.
 pub const HUGE_PAGES_MEMORY_MIN: u64 = 512 << 20;
 
-/// Default of `--disk-reserve`, bytes. If less space is free, klad answers PUTs with 507; if less than half of it is
-/// free, DELETEs too. RocksDB needs the reserve for the compactions that free space.
+/// Default of `--disk-reserve`, bytes. If less space than this is free, klad answers PUTs with 507. If less than half
+/// of this is free, klad answers DELETEs with 507 too. RocksDB needs the reserve for the compactions that free space.
 pub const DISK_RESERVE_BYTES: u64 = 256 << 20;
 
 /// How often klad reads the allocator's figures. Each reading takes all of the allocator's locks one after the other,
 /// which takes about 100 µs in all.
 pub const ALLOCATOR_READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// If housekeeping has not finished a round for this long, klad concludes that storage does not answer, and is not
-/// ready. A working disk takes less time for one write, however busy it is.
+/// If housekeeping has not finished a round for this long, klad concludes that storage does not answer, and reports
+/// that it is not ready. Even a very busy disk needs less time than this for one write, if the disk works.
 pub const HOUSEKEEPING_LATE: Duration = Duration::from_secs(15);
 
 /// The largest configuration file, bytes; a larger one is an error. A file with all options and their comments has
@@ -430,18 +436,18 @@ pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
 /// Default of `--drain-timeout`: how long requests in flight may take to finish when klad stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// While klad stops, it waits this long for the next byte of a head or a body, and for the client to take the next
-/// byte of an answer. Then it answers 408 or closes the connection. It is longer than a client's kernel waits before
-/// it repeats a lost segment (200 ms and more).
+/// While klad stops, it waits this long for the next byte of a head or a body, and for the client to take the next byte
+/// of an answer. After this time, klad answers 408 or closes the connection. This is longer than the time after which a
+/// client's kernel repeats a lost segment (200 ms and more).
 pub const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// While klad stops, it keeps a connection without a request for this long. If the client sends a request in this
-/// time, klad answers it with `Connection: close`. After such an answer klad waits as long for the client to close.
-/// This is longer than any network round trip.
+/// While klad stops, it keeps a connection without a request for this long. If the client sends a request in this time,
+/// klad answers it with `Connection: close`. After such an answer, klad waits for the same time until the client closes
+/// the connection. This is longer than any network round trip.
 pub const DRAIN_IDLE_PATIENCE: Duration = Duration::from_millis(300);
 
-/// While klad stops, it still accepts for this long connections that clients have begun to open, because the client's
-/// last segment is on its way. Same value as [`DRAIN_IDLE_PATIENCE`].
+/// While klad stops, it still accepts for this long the connections that clients have begun to open, because the last
+/// segment of their handshakes is on its way. [`DRAIN_IDLE_PATIENCE`] has the same value.
 pub const DRAIN_ACCEPT_PATIENCE: Duration = Duration::from_millis(300);
 
 /// How often a worker checks deadlines while klad stops.
@@ -479,8 +485,8 @@ pub const CPU_PROFILE_SECONDS: Duration = Duration::from_secs(30);
 /// Default length of a lock profile.
 pub const LOCK_PROFILE_SECONDS: Duration = Duration::from_secs(10);
 
-/// Default threshold of a lock profile. klad only counts shorter waits, and does not record their stacks. Putting a
-/// thread to sleep and waking it up takes longer than this.
+/// Default threshold of a lock profile. klad counts shorter waits, but does not record their stacks. If a thread must
+/// sleep and be woken up, its wait is longer than this.
 pub const LOCK_PROFILE_THRESHOLD: Duration = Duration::from_micros(10);
 
 /// The highest threshold of a lock profile; klad answers more with 400.
@@ -491,7 +497,7 @@ pub const PROFILE_WINDOW_MIN: Duration = Duration::from_millis(1);
 /// The longest length of a profile; klad answers a longer one with 400.
 pub const PROFILE_WINDOW_MAX: Duration = Duration::from_mins(5);
 
-/// The maximum of profiles of one kind at a time. klad answers one more with 409, code `profile-busy`.
+/// The maximum of profiles of one kind at a time. klad answers a further profile with 409, code `profile-busy`.
 pub const PROFILES_OF_A_KIND_MAX: usize = 4;
 
 /// How long an admin connection may live for a profile, in addition to [`ADMIN_CONNECTION_TIMEOUT`] and the profile's
@@ -506,14 +512,15 @@ pub const ADMIN_BODY_BYTES_MAX: usize = 16 << 10;
 /// with a letter or digit, or that has other characters than letters, digits, dots, dashes and underscores.
 pub const CHECKPOINT_NAME_BYTES_MAX: usize = 64;
 
-/// How long klad waits for a checkpoint or its removal before it answers 202. It is less than
-/// [`ADMIN_CONNECTION_TIMEOUT`], which would end the connection without an answer.
+/// How long klad waits for a checkpoint or its removal before it answers 202. It is shorter than
+/// [`ADMIN_CONNECTION_TIMEOUT`], after which klad would close the connection without an answer.
 pub const MAINTENANCE_ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// The smallest `--memory`, bytes. With less the caches are too small to be useful.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
-/// The largest `--memory`, bytes. The body budget, an eighth of it, is counted in KiB in 32 bits, which reach 4 TiB.
+/// The largest `--memory`, bytes. The body budget, an eighth of `--memory`, must be below 4 TiB, because klad counts it
+/// in KiB in 32 bits.
 pub const MEMORY_BYTES_CEILING: u64 = 16 << 40;
 
 /// The shortest token that a token file may have, characters; klad rejects a file with a shorter one. 16 characters of
@@ -544,13 +551,14 @@ pub const HANDSHAKE_STEPS_MAX: usize = 1;
 /// certificates live for 90 days and are renewed after two thirds of that.
 pub const CERTIFICATE_EXPIRES_SOON: Duration = Duration::from_hours(14 * 24);
 
-/// The longest wait that klad gives in `Retry-After`. klad also gives it if only an operator can end the condition.
+/// The longest wait that klad gives in `Retry-After`. klad also gives this wait if only an operator can end the
+/// condition.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// The shortest wait that klad gives in `Klad-Retry-After-Ms`. With 0 the client would try again at once.
 pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(1);
 
-/// The wait that klad gives in `Retry-After` if it has measured no wait.
+/// The wait that klad gives in `Retry-After` if klad has measured no wait.
 pub const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 
 // The encoded key must fit into the head, together with headers.

@@ -5,9 +5,9 @@
 //!   any thread ─tracing─▶ one formatted line ─▶ buffer (LOG_BYTES_MAX, else dropped and counted) ─▶ klad-log ─▶ stderr
 //! ```
 //!
-//! A pipe that is never read blocks klad-log and no other thread. Settings that may change while klad runs are
-//! atomics here: the level, the access log, and the threshold of the slow-request log. `main` sets up the log. All
-//! modules use it through `tracing`; `observe` asks it which requests need a line.
+//! A pipe that is never read blocks klad-log and no other thread. Settings that may change while klad runs are atomics
+//! here: the level, the access log, and the threshold of the slow-request log. `main` sets up the log. All modules use
+//! the log through `tracing`, and `observe` asks this module which requests need a line.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -46,9 +46,9 @@ pub enum Format {
 pub enum Level {
     /// Errors: an operator must act.
     Error,
-    /// Also what an operator should know.
+    /// Also warnings: what an operator should know.
     Warn,
-    /// Also what klad does.
+    /// Also messages about what klad does.
     Info,
     /// Also details for finding causes.
     Debug,
@@ -68,7 +68,8 @@ impl Level {
 
     const ALL: [Level; 4] = [Level::Error, Level::Warn, Level::Info, Level::Debug];
 
-    /// The CQL driver's lines about each node and connection are for those who look for a fault.
+    /// Returns klad's level of an event. `None`: klad never logs it. The CQL driver's lines about each node and
+    /// connection have the level debug, because only the search for a fault needs them.
     fn of(metadata: &Metadata<'_>) -> Option<Level> {
         match *metadata.level() {
             tracing::Level::INFO if metadata.target().starts_with("scylla") => Some(Level::Debug),
@@ -97,7 +98,7 @@ pub fn level() -> Level {
     Level::ALL[usize::from(LEVEL.load(Ordering::Relaxed))]
 }
 
-/// Turns the access log on or off: a line for each request.
+/// Turns the access log, which has a line for each request, on or off.
 pub fn set_access_log(on: bool) {
     ACCESS_LOG.store(on, Ordering::Relaxed);
 }
@@ -127,7 +128,7 @@ pub fn is_slow(total_ns: u64) -> bool {
     limit_ns > 0 && total_ns >= limit_ns
 }
 
-/// The settings of a process's log. All but the format may change while it runs.
+/// The settings of a process's log. All but the format may change while the process runs.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The format of lines.
@@ -147,15 +148,14 @@ pub fn change(options: &Options) {
     set_slow_request(options.slow_request);
 }
 
-/// Begins to write log lines to stderr. Later calls only change settings other than the format, because a process has
-/// one log.
+/// Begins to write log lines to stderr. Later calls change all settings but the format, because a process has one log.
 pub fn start(options: &Options) {
     change(options);
     if LINES.set(Lines::default()).is_err() {
         return;
     }
     let lines = lines().expect("it was just set");
-    // Not joined: the thread may be blocked in stderr. `flush` waits for its lines.
+    // The thread is not joined, because it may be blocked in stderr. `flush` waits for its lines.
     drop(sync::spawn_thread("klad-log", || lines.write_all()));
     let terminal = io::stderr().is_terminal();
     let wanted = dynamic_filter_fn(|metadata, _| {
@@ -175,8 +175,8 @@ pub fn start(options: &Options) {
     }
 }
 
-/// Waits until all log lines have been written, for at most `timeout`. Returns whether they have been. If not, another
-/// write to stderr would probably wait too.
+/// Waits until all log lines have been written, for at most `timeout`. Returns whether all lines were written. If not,
+/// another write to stderr would probably wait too.
 #[must_use]
 pub fn flush(timeout: Duration) -> bool {
     lines().is_none_or(|lines| lines.wait_until_written(timeout))
@@ -284,7 +284,7 @@ impl Lines {
     }
 
     /// Waits for lines and moves them into `bytes`, which must be empty. Returns the number of lines. The buffer and
-    /// `bytes` swap their memory, so that none is allocated.
+    /// `bytes` swap their memory, so that klad allocates none.
     fn take(&self, bytes: &mut Vec<u8>) -> u64 {
         let mut state = self.state.lock();
         state.writing = false;
@@ -314,7 +314,7 @@ impl Lines {
 /// Creates a [`Line`] for each event.
 struct Writer(&'static Lines);
 
-/// Writes one event, which `tracing` passes as a whole.
+/// Puts one event into the buffer. `tracing` passes the whole event in one `write`.
 struct Line {
     lines: &'static Lines,
     urgent: bool,
@@ -359,8 +359,8 @@ impl RateLimit {
         RateLimit { second: AtomicU64::new(0), lines: AtomicU64::new(0), held_back: AtomicU64::new(0) }
     }
 
-    /// Whether one more line may be written in this second. If not, counts the line. If two threads call this first in
-    /// a new second at the same time, a few lines more may be allowed.
+    /// Whether one more line may be written in this second. If not, counts the line. If two threads make the first call
+    /// of a new second at the same time, this may allow a few lines more.
     pub fn allows(&self) -> bool {
         self.allows_in(now_s())
     }
@@ -376,8 +376,8 @@ impl RateLimit {
         allowed
     }
 
-    /// Returns how many lines were not allowed since the last call, and resets the count. `None`: none, or the current
-    /// second is not over.
+    /// Returns how many lines were not allowed since the last call, and resets the count. `None`: all lines were
+    /// allowed, or the second of the last line is not over.
     pub fn take_held_back(&self) -> Option<u64> {
         if self.held_back.load(Ordering::Relaxed) == 0 || self.second.load(Ordering::Relaxed) == now_s() {
             return None;

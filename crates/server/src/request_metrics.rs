@@ -82,11 +82,11 @@ label! {
     Phase {
         /// Waits for the client to send the body.
         Receive = "receive",
-        /// Waits for storage to begin, or at the gate of an overloaded worker.
+        /// Waits until storage begins the operation, or waits at the gate of an overloaded worker.
         Queue = "queue",
         /// In storage, without the sync.
         Engine = "engine",
-        /// In the log write with sync, which all writes of a batch share.
+        /// Waits for the log write with sync, which all writes of a batch share.
         Sync = "sync",
         /// Waits for the client to take the answer.
         Write = "write",
@@ -100,8 +100,8 @@ const OPS: usize = Op::ALL.len();
 const OUTCOMES: usize = Outcome::ALL.len();
 const PHASES: usize = Phase::ALL.len();
 
-/// The maximum of known reasons for rejections. A constant, so that counters need no allocation. A rejection with an
-/// unknown reason counts as `other`.
+/// The maximum of known reasons for rejections. It is a constant, so that the counters need no allocation. A rejection
+/// with an unknown reason counts as `other`.
 const REASONS_MAX: usize = 64;
 
 /// A request that has ended.
@@ -111,7 +111,7 @@ pub struct EndedRequest {
     pub op: Op,
     /// How the request ended.
     pub outcome: Outcome,
-    /// The durability of a completed write: `sync`, `async` or `none`.
+    /// The durability of a completed write: `sync`, `async`, `none` or `replicated`.
     pub durability: Option<&'static str>,
     /// The time from the arrival of the request's head, or from the beginning of its wait at the gate, until the socket
     /// took the last byte of the answer, ns.
@@ -164,7 +164,7 @@ impl WorkerRequests {
         }
     }
 
-    /// Counts a request whose head has arrived. Like all methods that write, only the worker calls it.
+    /// Counts a request whose head has arrived. Only the worker calls this and the other methods that write.
     pub fn begins(&self) {
         self.begun.add_owned(1);
     }
@@ -298,8 +298,8 @@ impl Requests {
             for phase in Phase::ALL {
                 let mut sum = self.sum_of(|worker| &worker.phases[*op as usize][*phase as usize]);
                 let ended = self.sum(|worker| worker.ended_of(*op as usize));
-                // A request that ended but is not recorded here spent no time in this phase. Some may have ended since
-                // the first reading.
+                // A request that ended but is not recorded here spent no time in this phase. A few requests may also
+                // have ended between the two readings.
                 sum.counts[0] += ended.saturating_sub(sum.count());
                 family.histogram(&[("op", op.as_str()), ("phase", phase.as_str())], &sum, SECONDS_OF_NS);
             }

@@ -1,4 +1,4 @@
-//! The bearer tokens from a token file: which may only read, and which may also write.
+//! The bearer tokens of a token file, and the access of each: read-only or read-write.
 //!
 //! klad keeps only digests of tokens. It hashes the token of a request and compares this hash with every digest
 //! completely, so that the time reveals neither the nearest digest nor how much of it matched. This module never prints
@@ -21,9 +21,9 @@ use klad_base::sync::RwLock;
 /// What a token allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everything that changes nothing.
+    /// All requests that change nothing.
     ReadOnly,
-    /// Everything.
+    /// All requests.
     ReadWrite,
 }
 
@@ -57,7 +57,7 @@ pub enum Error {
         /// What is wrong with the line.
         why: LineError,
     },
-    /// There is no token, so no client could do anything.
+    /// The file has no token, so no client could do anything.
     #[error("{path} holds no token; a line is for example: read-write TOKEN", path = path.display())]
     Empty {
         /// The file.
@@ -68,13 +68,13 @@ pub enum Error {
 /// What is wrong with a line of a token file.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LineError {
-    /// The first word is unknown.
+    /// The first word of the line is unknown.
     #[error("a line must begin with read-write or read-only")]
     Access,
-    /// There is only one word.
+    /// The line has only one word.
     #[error("a token is missing")]
     Missing,
-    /// There are more than three words.
+    /// The line has more than three words.
     #[error("a line has an access, a token and at most one name, which has no spaces")]
     Words,
     /// The token has fewer than [`TOKEN_BYTES_MIN`] characters, so it is easy to guess.
@@ -126,12 +126,12 @@ impl Tokens {
     /// Reads the file again. The next request of each connection uses the new tokens. Returns the number of tokens.
     ///
     /// # Errors
-    /// [`Error`]; the previous tokens remain in use.
+    /// [`Error`] if the file is unusable. Then the previous tokens remain in use.
     pub fn reload(&self) -> Result<usize, Error> {
         let table = read(&self.path)?;
         let count = table.len();
         *self.current.write() = table;
-        // After the table: a thread that sees the new generation finds this table or a newer one.
+        // Changes after the table, so that a thread that sees the new generation finds this table or a newer one.
         self.generation.fetch_add(1, Ordering::Release);
         Ok(count)
     }
@@ -161,8 +161,8 @@ impl View {
     /// Creates a copy for the calling thread.
     #[must_use]
     pub fn new(tokens: Arc<Tokens>) -> View {
-        // Before the table: an older generation than the table's costs one more look; a newer one would hide a new
-        // table.
+        // Reads the generation before the table. If the generation is older than the table, the thread only reads the
+        // table once more. If it were newer, the thread would not notice a new table.
         let generation = tokens.generation.load(Ordering::Acquire);
         let table = tokens.current.read().clone();
         View { tokens, generation: Cell::new(generation), table: RefCell::new(table) }
@@ -206,7 +206,8 @@ fn find(table: &[Entry], token: &[u8]) -> Option<Access> {
     }
 }
 
-/// Returns the SHA-256 of a token. A cipher suite's hash is the only SHA-256 among klad's dependencies.
+/// Returns the SHA-256 of a token. It takes the hash of a cipher suite, because klad's dependencies have no other
+/// SHA-256.
 fn digest(token: &[u8]) -> Digest {
     let suite = TLS13_AES_128_GCM_SHA256.tls13().expect("a suite of TLS 1.3, by its name");
     suite.common.hash_provider.hash(token).as_ref().try_into().expect("SHA-256 has 32 bytes")
@@ -275,7 +276,7 @@ fn parse(line: &str) -> Result<Option<Entry>, LineError> {
         _ => return Err(LineError::Access),
     };
     let token = words.next().filter(|token| !token.starts_with('#')).ok_or(LineError::Missing)?;
-    // The name is for people who look for the line to remove.
+    // The name helps people to find the line of a token that they want to remove.
     let name = words.next().filter(|name| !name.starts_with('#'));
     if name.is_some() && words.next().is_some_and(|more| !more.starts_with('#')) {
         return Err(LineError::Words);
@@ -299,7 +300,7 @@ fn well_formed(token: &str) -> Result<&str, LineError> {
 
 fn from_hexadecimal(digits: &str) -> Option<Digest> {
     let mut digest = Digest::default();
-    // Bytes and not characters: a digit is one byte, and other characters were rejected above.
+    // Splits bytes, not characters, because a digit is one byte, and the next check rejects all other characters.
     let pairs = digits.as_bytes().chunks_exact(2);
     if digits.len() != 2 * digest.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;

@@ -9,14 +9,15 @@ use crate::operation::{Value, Version};
 
 /// The interface of an engine that was opened for a bulk load. No other write may use the engine.
 pub trait BulkLoad {
-    /// Stores entries, in any order. All of them are stored and synced on return, or none. Of several entries with the
-    /// same key the last one is stored.
+    /// Stores entries, in any order. On return, either all entries are stored and synced, or none. Of several entries
+    /// with the same key the last one is stored.
     ///
-    /// With `if_absent` a key that exists keeps its value, and of several entries the first one is stored. Returns the
-    /// number of entries that were not stored for this reason.
+    /// With `if_absent`, an existing key keeps its value, and of several entries with the same key the first one is
+    /// stored. Returns the number of entries that `if_absent` left out.
     ///
     /// # Errors
-    /// [`Error`]. No entry was stored, unless the message says that tables were added with a wrong number of entries.
+    /// [`Error`]. Then no entry was stored, unless the message says that tables were added with a wrong number of
+    /// entries.
     fn load(&self, entries: Vec<LoadEntry>, if_absent: bool) -> Result<u64, Error>;
 
     /// Ends the load: compacts the tables if they overlap so much that reads would be slow.
@@ -26,7 +27,7 @@ pub trait BulkLoad {
     fn finish(&self) -> Result<(), Error>;
 }
 
-/// An entry in the form in which it is stored. It has one allocation, because a load holds millions of entries.
+/// An entry in its stored form. Key and record share one allocation, because a load holds millions of entries.
 #[derive(Debug)]
 pub struct LoadEntry {
     /// The key, then the record.
@@ -38,12 +39,12 @@ impl LoadEntry {
     /// Makes the entry of a key of less than 4 GiB.
     ///
     /// # Panics
-    /// The key is longer.
+    /// The key has 4 GiB or more.
     #[must_use]
     pub fn new(key: &[u8], value: &Value) -> LoadEntry {
         let own = value.attributes.as_deref();
         let head = Record {
-            // `set_version` replaces it.
+            // `set_version` replaces this version.
             version: Version::new(u64::MAX),
             expires_at_ms: own.and_then(|own| own.expires_at_ms),
             modified_ms: own.and_then(|own| own.modified_ms),

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A reader arms the bell, then reads a step. If the step has nothing new, the reader sleeps until the bell rings. A
-//! change that the step did not see was committed after the bell was armed, so the bell rings for it. Called by the
-//! engines and by `execution`.
+//! change that the step did not see was committed after the bell was armed, so the bell rings for it. The engines and
+//! `execution` call this module.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -23,11 +23,11 @@ pub trait Changes: Send + Sync {
     /// The bell that rings after commits.
     fn bell(&self) -> &Bell;
 
-    /// The version of the last committed change, or a greater one that will not be given out.
+    /// The version of the last committed change, or a greater version that will never be given out.
     fn last_version(&self) -> u64;
 }
 
-/// How much of the changes is kept.
+/// How many old logs are kept for change feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// The maximum size of old logs in bytes; 0 keeps none and disables change feeds.
@@ -37,13 +37,13 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// No old logs, and no change feed.
+    /// Keeps no old logs, so there is no change feed.
     pub const NOTHING: Retention = Retention { bytes: 0, time: Duration::ZERO };
-    /// All old logs that are there. For tools that change no data.
+    /// Keeps all existing old logs, for tools that change no data.
     pub const EVERYTHING: Retention = Retention { bytes: u64::MAX, time: Duration::MAX };
 }
 
-/// Wakes those who wait for changes. Without anyone waiting, a commit costs one read of `armed`.
+/// Wakes the readers that wait for changes. While no reader waits, a commit costs one read of `armed`.
 #[derive(Default)]
 pub struct Bell {
     armed: AtomicBool,
@@ -59,18 +59,19 @@ impl fmt::Debug for Bell {
 }
 
 impl Bell {
-    /// Adds a function that every ring calls. It must not wait.
+    /// Adds a function that every ring calls. The function must not wait.
     pub fn listen(&self, listener: impl Fn() + Send + Sync + 'static) {
         self.listeners.write().push(Box::new(listener));
     }
 
-    /// Makes the next commit ring. A commit that this call does not reach is visible to a step that begins afterwards.
+    /// Makes the next commit ring the bell. A commit that does not notice this call is visible to a step that begins
+    /// after the call.
     pub fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Calls the listeners if the bell was armed. The commit section calls it after a commit is visible.
+    /// Calls the listeners if the bell was armed. The commit section calls this function after a commit is visible.
     #[cfg(any(test, feature = "rocksdb"))]
     pub(crate) fn ring(&self) {
         // The commit became visible before this read. Without the fence the processor could read first, and a reader

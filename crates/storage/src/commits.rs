@@ -1,6 +1,6 @@
 //! Metrics of the commit section: writes per batch, and the duration of log syncs.
 //!
-//! The engines record them. `admin` writes them to `/metrics`.
+//! The engines record these metrics. `admin` writes them to `/metrics`.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A wrapper that delays the calls of an engine, to rehearse with a slow disk (`--engine-delay`) or with a disk that is
-//! slow from time to time (`--engine-delay-every`). Made by `main`.
+//! A wrapper that delays the calls of an engine, to test klad with a slow disk (`--engine-delay`) or with a disk that
+//! is slow from time to time (`--engine-delay-every`). `main` makes it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Engine for Delayed {
         self.inner.durability(asked)
     }
 
-    /// Always unknown, so that every read is delayed.
+    /// Always `None` (unknown), so that every read is delayed.
     fn read_cached(&self, _key: &[u8]) -> Option<Result> {
         None
     }

@@ -52,7 +52,7 @@ pub(crate) use page::PageBuilder;
 pub use perf::Perf;
 
 /// The prefix of a checkpoint's name while the checkpoint is being made or removed. A crash can leave such a directory
-/// behind. klad removes it at the next start and before it makes the next checkpoint.
+/// behind. klad removes such directories at the next start and before it makes the next checkpoint.
 pub const PARTIAL: &str = ".partial-";
 
 /// The compression of an engine's table files.
@@ -69,22 +69,22 @@ pub enum Compression {
 /// The result of one operation.
 pub type Result = std::result::Result<Outcome, Error>;
 
-/// Receives the result of one operation. All methods may be called from any thread and never wait.
+/// Receives the result of one operation. Any thread may call the methods. They never wait.
 pub trait Reply: Send + Sync {
-    /// Ends the operation. The engine calls it exactly once, after all other methods.
+    /// Ends the operation. The engine calls this method exactly once, after all other methods.
     fn complete(&self, result: Result);
 
     /// Records that the engine finished the operation at `now`. `sync` is the duration of the synced log write, or
-    /// zero. Only engines that read the clock once for a whole batch call it.
+    /// zero. Only engines that read the clock once for a whole batch call this method.
     fn clocked(&self, _now: Instant, _sync: Duration) {}
 
-    /// Records the engine's work for the operation. Only engines that count it call it.
+    /// Records the engine's work for the operation. Only engines that count their work call this method.
     fn measured(&self, _perf: &Perf) {}
 
-    /// Reserves memory for a copy of a value of `value_bytes` and returns whether it was granted. The engine calls it
-    /// once, before it copies a value larger than
-    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX). If it returns false, the operation ends
-    /// with [`Error::NoRoom`].
+    /// Reserves memory for a copy of a value of `value_bytes` and returns whether the memory was granted. The engine
+    /// calls this method once, before it copies a value larger than
+    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX). If the method returns false, the operation
+    /// ends with [`Error::NoRoom`].
     fn admits(&self, _value_bytes: usize) -> bool {
         true
     }
@@ -98,13 +98,13 @@ pub struct Pending {
     pub reply: Arc<dyn Reply>,
 }
 
-/// What an engine supports beyond reads and writes of single keys and ranges. By default nothing. An operation that the
-/// engine does not support is rejected before it reaches the engine.
+/// What an engine supports beyond reads and writes of single keys and ranges. The default supports nothing. An
+/// operation that the engine does not support is rejected before it reaches the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a capability of its own")]
 pub struct Capabilities {
-    /// A call may block the calling thread on the disk, and its reply is complete when it returns. If false, calls
-    /// return at once, and replies may be completed later, from any thread and in any order.
+    /// Whether a call may block the calling thread on the disk. If true, the reply is complete when the call returns.
+    /// If false, calls return at once, and replies may be completed later, from any thread and in any order.
     pub blocks: bool,
     /// Changes with a condition.
     pub conditions: bool,
@@ -130,7 +130,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Returns the names of what users notice, separated by spaces.
+    /// Returns the names of the supported capabilities that users notice, separated by spaces.
     #[must_use]
     pub fn names(&self) -> String {
         let all = [
@@ -174,8 +174,8 @@ impl Capabilities {
 
 /// A store of keys and values, ordered by the bytes of the keys.
 ///
-/// An acknowledged write guarantees: a read of the key that starts later sees this write or a later one; the write has
-/// the durability that the outcome names; no other change has the version of one of its changes.
+/// An acknowledged write has three guarantees. A read of the key that starts later sees this write or a later one. The
+/// write has the durability that the outcome names. Each of its changes has a version that no other change has.
 pub trait Engine: Send + Sync + 'static {
     /// The engine's name as `--engine` takes it.
     fn name(&self) -> &'static str;
@@ -192,40 +192,42 @@ pub trait Engine: Send + Sync + 'static {
     fn durability(&self, asked: Durability) -> Durability;
 
     /// Reads `key` if the read needs no disk and the value has at most
-    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX). `None` means unknown: call `execute`.
+    /// [`CACHED_VALUE_BYTES_MAX`](crate::limits::CACHED_VALUE_BYTES_MAX). `None` means that the result is unknown, so
+    /// the caller must call `execute`.
     fn read_cached(&self, key: &[u8]) -> Option<Result>;
 
-    /// Starts one operation. If calls block, the operation has ended on return.
+    /// Starts one operation. If calls block ([`Capabilities::blocks`]), the operation has ended on return.
     fn execute(&self, operation: Operation, reply: Arc<dyn Reply>);
 
-    /// Starts all of `writes`, which must not be empty. An engine with a commit section makes one batch of them: one
-    /// log write, and one sync if any of them asks for it. The batch keeps their order and becomes visible at once.
+    /// Starts all of `writes`, which must not be empty. An engine with a commit section makes one batch of them, with
+    /// one log write, and one sync if any write asks for a sync. The batch keeps the order of the writes, and all of
+    /// them become visible at the same moment.
     fn commit(&self, writes: Vec<Pending>) {
         for Pending { write, reply } in writes {
             self.execute(Operation::Write(write), reply);
         }
     }
 
-    /// As [`Engine::commit`], but never waits for a sync, another commit, a flush or a compaction, so that a worker
-    /// can call it. (It writes the log to the kernel's page cache, and sometimes creates a log file.)
+    /// As [`Engine::commit`], but never waits for a sync, another commit, a flush or a compaction, so that a worker can
+    /// call it. The call writes the log to the kernel's page cache, and sometimes creates a log file.
     ///
     /// # Errors
-    /// The unchanged writes if the engine would have to wait. Nothing has been written then.
+    /// Returns the unchanged writes if the engine would have to wait. Then nothing has been written.
     fn try_commit(&self, writes: Vec<Pending>) -> std::result::Result<(), Vec<Pending>> {
         Err(writes)
     }
 
-    /// Checks whether the engine currently takes writes of this kind. Called before a request body is read.
+    /// Checks whether the engine currently takes writes of this kind. klad calls this before it reads a request body.
     ///
     /// # Errors
-    /// The reason why not: `NoSpace`, `MemoryFull`, `Stalled` or `WritesStopped`.
+    /// The reason why the engine takes no such writes: `NoSpace`, `MemoryFull`, `Stalled` or `WritesStopped`.
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error>;
 
     /// Limits the engine's caches to `bytes`. Entries beyond the new limit are evicted gradually.
     fn set_cache_bytes(&self, bytes: u64);
 
-    /// The readiness checks with their current state. Never waits. All pass exactly when [`Engine::writable`] accepts a
-    /// put.
+    /// The readiness checks with their current state. Never waits. All checks pass exactly when [`Engine::writable`]
+    /// accepts a put.
     fn checks(&self) -> Vec<Check> {
         vec![Check::of("storage", self.writable(ChangeKind::Put))]
     }
@@ -256,28 +258,29 @@ pub trait LocalDisk: Engine {
     fn sync(&self) -> std::result::Result<(), String>;
 
     /// Does the periodic work outside of operations: reads the free space, reserves version blocks, updates the
-    /// observation. One thread calls it every [`HOUSEKEEPING_INTERVAL`](crate::limits::HOUSEKEEPING_INTERVAL).
+    /// observation. One thread calls this method every [`HOUSEKEEPING_INTERVAL`](crate::limits::HOUSEKEEPING_INTERVAL).
     fn housekeeping(&self);
 
     /// The metrics of the commit section.
     fn commits(&self) -> &Commits;
 
-    /// Sets the disk reserve: with less than `bytes` free, writes are rejected.
+    /// Sets the disk reserve: klad rejects writes while fewer than `bytes` are free on the disk.
     fn set_disk_reserve(&self, bytes: u64);
 
-    /// Creates the data directory `target` with every write that was acknowledged before the call. It is durable on
-    /// return. After an error or a crash `target` does not exist. May take long; only one runs at a time; operations
-    /// continue.
+    /// Creates the data directory `target` with every write that was acknowledged before the call. The checkpoint is
+    /// durable on return. After an error or a crash `target` does not exist. A checkpoint may take long. Only one runs
+    /// at a time, and operations continue.
     ///
     /// # Errors
-    /// [`maintenance::Error`]. Nothing was created then.
+    /// [`maintenance::Error`]. Then nothing was created.
     fn checkpoint(&self, _target: &Path) -> std::result::Result<maintenance::Checkpoint, maintenance::Error> {
         Err(maintenance::Error::NotSupported { engine: self.name(), what: "checkpoints" })
     }
 
     /// Rewrites the tables without overwritten and removed entries. With `bottommost` it also rewrites tables of the
-    /// last level that contain no such entries. The engine calls `go_on(done, total)` before each piece and at the
-    /// end, and stops if it returns false. May take long; only one runs at a time; operations continue.
+    /// last level that contain no such entries. The engine calls `go_on(done, total)` before each piece and at the end,
+    /// and stops if `go_on` returns false. A compaction may take long. Only one runs at a time, and operations
+    /// continue.
     ///
     /// # Errors
     /// [`maintenance::Error`]. Pieces that were finished stay compacted.
@@ -289,7 +292,7 @@ pub trait LocalDisk: Engine {
         Err(maintenance::Error::NotSupported { engine: self.name(), what: "compactions" })
     }
 
-    /// Aborts the piece that [`LocalDisk::compact`] is compacting, and returns when it has ended. Has no effect
+    /// Aborts the piece that [`LocalDisk::compact`] is compacting, and returns when that piece has ended. Has no effect
     /// between two pieces.
     fn interrupt_compaction(&self) {}
 

@@ -12,15 +12,15 @@ use serde::Serialize;
 /// A finished checkpoint: a directory that `klad serve` can open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checkpoint {
-    /// Its path.
+    /// The path of the checkpoint.
     pub path: PathBuf,
-    /// The total size of its files in bytes, including files that it shares with the data directory.
+    /// The total size of the checkpoint's files in bytes, including files that it shares with the data directory.
     pub bytes: u64,
-    /// The bytes that were written for it. All other files are hard links.
+    /// The bytes that were written for the checkpoint. All other files are hard links.
     pub bytes_written: u64,
-    /// The number of its files.
+    /// The number of files in the checkpoint.
     pub files: u64,
-    /// The engine's sequence number of the last write that it certainly contains.
+    /// The engine's sequence number of the last write that the checkpoint certainly contains.
     pub sequence: u64,
     /// The first version that klad gives out when it serves the checkpoint. It is far above every version that klad
     /// had given out when it made the checkpoint.
@@ -32,7 +32,7 @@ pub struct Checkpoint {
 pub struct Space {
     /// The number of tables.
     pub tables: u64,
-    /// Their total size in bytes.
+    /// The total size of the tables in bytes.
     pub bytes: u64,
 }
 
@@ -124,10 +124,10 @@ pub enum Error {
 
 /// Locks a directory of checkpoints against other processes, until the returned file is dropped.
 ///
-/// It is the kernel's lock (`flock`) on the directory itself. It needs no file and ends with the process.
+/// The lock is the kernel's (`flock`), on the directory itself. It needs no file and ends with the process.
 ///
 /// # Errors
-/// [`Error::Shared`] while another process holds the lock, [`Error::Io`].
+/// [`Error::Shared`] while another process holds the lock; [`Error::Io`] if the kernel returns another error.
 pub fn lock_checkpoints(directory: &Path) -> Result<File, Error> {
     let io_error = |action, cause| Error::Io { action, path: directory.to_owned(), cause };
     let lock = File::open(directory).map_err(|cause| io_error("open", cause))?;

@@ -23,15 +23,16 @@ use klad_base::clock;
 use klad_base::metrics::text::Kind;
 use klad_base::sync::RwLock;
 
-/// The memory of an entry beyond the bytes of its key and value: tree node, two reference-counted buffers, rounding by
-/// the allocator. Measured with 1,000,000 entries of 20 bytes, put in random order: 179 bytes of resident memory each.
+/// The memory of an entry in addition to the bytes of its key and value: tree node, two reference-counted buffers,
+/// rounding by the allocator. In a measurement with 1,000,000 entries of 20 bytes, put in random order, each entry took
+/// 179 bytes of resident memory.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
-/// The memory of an entry's attributes beyond the bytes of its metadata.
+/// The memory of an entry's attributes in addition to the bytes of its metadata.
 const ATTRIBUTES_OVERHEAD_BYTES: u64 = 128;
 
-/// The number of expired entries that one write removes at most, so that a write stays short. Entries expire one by
-/// one, and each was written before, so removals keep up. Only a write that finds no space removes more.
+/// The number of expired entries that one write removes at most, so that a write stays short. Each entry that expires
+/// needed a write before, so the removals keep up. Only a write that finds no space removes more.
 const EXPIRED_AT_ONCE: usize = 16;
 
 /// The engine.
@@ -42,7 +43,7 @@ pub struct MemoryEngine {
 
 struct State {
     map: BTreeMap<Bytes, (Version, Value)>,
-    /// The keys of entries that expire, ordered by the time.
+    /// The keys of entries that expire, ordered by the time of expiry.
     expiring: BTreeSet<(NonZeroU64, Bytes)>,
     /// The total charge of the entries in the map.
     bytes: u64,
@@ -53,8 +54,8 @@ impl MemoryEngine {
     /// Makes an engine that holds entries up to `bytes_max`, including their overhead.
     #[must_use]
     pub fn new(bytes_max: u64) -> MemoryEngine {
-        // Microseconds since 1970: above every version of an earlier process, unless that process wrote more than
-        // 1,000,000 times per second.
+        // The microseconds since 1970 are above every version of an earlier process, unless that process wrote more
+        // than 1,000,000 times per second.
         let next_version = clock::unix_ms().saturating_mul(1_000).max(1);
         MemoryEngine {
             state: RwLock::new(State { map: BTreeMap::new(), expiring: BTreeSet::new(), bytes: 0, next_version }),
@@ -91,7 +92,7 @@ impl MemoryEngine {
     fn scan_step(&self, step: &ScanStep) -> Page {
         let state = self.state.read();
         let page = PageBuilder::new(step, None);
-        // BTreeMap::range panics if the start is after the end; for the engine that is an empty range.
+        // `BTreeMap::range` panics if the start is after the end. The engine treats such a range as empty.
         if step.end.as_ref().is_some_and(|end| step.from >= *end) {
             return page.finish();
         }
@@ -164,7 +165,7 @@ impl State {
         })
     }
 
-    /// Whether the state after `plan` has at most `bytes_max`, or at least is not larger than before.
+    /// Whether the map has at most `bytes_max` after `plan`, or does not grow.
     fn has_space_for(&self, plan: &Plan, writes: &[Pending], bytes_max: u64) -> bool {
         // Of several changes of a key, the last one counts.
         let last: HashMap<&Bytes, Option<&Value>> =
@@ -211,7 +212,7 @@ impl State {
         }
     }
 
-    /// Removes up to [`EXPIRED_AT_ONCE`] of the entries that have expired. Returns how many.
+    /// Removes up to [`EXPIRED_AT_ONCE`] of the entries that have expired. Returns the number of removed entries.
     fn remove_expired(&mut self) -> usize {
         if self.expiring.is_empty() {
             return 0;
@@ -282,7 +283,7 @@ impl Engine for MemoryEngine {
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error> {
         let limit_bytes = self.bytes_max();
         if change == ChangeKind::Put && self.state.read().bytes >= limit_bytes {
-            // No write would come and remove the expired entries.
+            // klad rejects writes while the memory is full, so no write would remove the expired entries.
             let mut state = self.state.write();
             while state.bytes >= limit_bytes {
                 if state.remove_expired() == 0 {
@@ -301,7 +302,8 @@ impl Engine for MemoryEngine {
         vec![Check::of("memory", self.writable(ChangeKind::Put))]
     }
 
-    /// The current state, not that of the last housekeeping: no thread holds the lock for longer than one operation.
+    /// Observes the current state, not that of the last housekeeping. The call may take the lock, because no thread
+    /// holds the lock for longer than one operation.
     fn observe(&self) -> Arc<Observation> {
         let (bytes, entries) = {
             let state = self.state.read();

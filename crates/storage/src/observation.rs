@@ -1,8 +1,8 @@
 //! An engine's metrics as plain data, so that no code above storage depends on the engine.
 //!
 //! The housekeeping thread, which may wait, takes an observation (`LocalDisk::housekeeping`). The admin thread, which
-//! must not wait, reads the latest one. Its age is therefore up to one housekeeping interval; [`Observation::taken`]
-//! is its time. Made by the engines, read by `admin`.
+//! must not wait, reads the latest one. The latest observation is therefore up to one housekeeping interval old;
+//! [`Observation::taken`] is its time. The engines make observations, and `admin` reads them.
 
 use std::time::Instant;
 
@@ -12,7 +12,8 @@ use klad_base::metrics::text::{Kind, Page};
 /// The state of an engine at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
-    /// The time of the observation. `None` if the engine has no housekeeping, or has not had one yet.
+    /// The time of the observation. `None` if the engine has no housekeeping, or if its first housekeeping has not run
+    /// yet.
     pub taken: Option<Instant>,
     /// Metric families for `/metrics`. Each name occurs once.
     pub measures: Vec<Measure>,

@@ -21,12 +21,13 @@ pub use consistency::Consistency;
 
 /// The unique number of one write. No other write ever has it, not even after a crash. Clients see it as the `ETag`.
 ///
-/// The engine chooses it. Code above storage may only compare versions for equality; their order has no meaning there.
+/// The engine chooses the version. Code above storage may only compare versions for equality; their order has no
+/// meaning there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version(u64);
 
 impl Version {
-    /// Makes a version of the number that an engine has chosen, 1 to `u64::MAX`. Called by engines only.
+    /// Makes a version from the number that an engine has chosen, 1 to `u64::MAX`. Only engines call this.
     #[must_use]
     pub const fn new(chosen: u64) -> Version {
         Version(chosen)
@@ -57,8 +58,8 @@ pub enum Durability {
     /// The write-ahead log was synced (`fdatasync`). The write survives a crash of the machine.
     #[default]
     Sync,
-    /// So many copies on other machines have acknowledged the write. Whether it is on their disks is a setting of the
-    /// cluster. Only an engine with several copies acknowledges this.
+    /// This number of copies on other machines have acknowledged the write. A setting of the cluster decides whether
+    /// the write is on their disks. Only an engine with several copies acknowledges this.
     Replicated(u8),
 }
 
@@ -74,7 +75,7 @@ impl Durability {
         }
     }
 
-    /// The number of copies that have acknowledged the write, with an engine that has several.
+    /// The number of copies that have acknowledged the write; `None` if the engine has one copy only.
     #[must_use]
     pub const fn acks(self) -> Option<u8> {
         match self {
@@ -107,17 +108,17 @@ pub enum Operation {
     Get {
         /// The key's bytes.
         key: Bytes,
-        /// The copies that must answer.
+        /// How many copies must answer.
         consistency: Consistency,
     },
     /// Reads many keys. Ends with [`Outcome::FoundMany`].
     GetMany {
         /// The keys.
         keys: Vec<Bytes>,
-        /// The maximum total size of the values with their metadata. What does not fit fails with
+        /// The maximum total size of the values with their metadata. A value that does not fit fails with
         /// [`ChangeError::NoRoom`].
         bytes_max: usize,
-        /// The copies that must answer.
+        /// How many copies must answer.
         consistency: Consistency,
     },
     /// Reads keys from the disk into the engine's caches and copies nothing, so that the commit section finds them in
@@ -146,10 +147,10 @@ pub struct Write {
     pub atomic: bool,
     /// The maximum total size of the values, with their metadata, that [`Effect::Read`] returns.
     pub read_bytes_max: usize,
-    /// The least durability of what the write stores: `Sync` or `Async`. A write that stores nothing waits for no
-    /// sync.
+    /// The minimum durability of what the write stores: `Sync` or `Async`. A write that stores nothing does not wait
+    /// for a sync.
     pub durability: Durability,
-    /// The copies that must answer.
+    /// How many copies must answer.
     pub consistency: Consistency,
 }
 
@@ -173,9 +174,9 @@ pub enum Condition {
     Present,
     /// The key has no value.
     Absent,
-    /// The key has the value that this change stored.
+    /// The key has the value that the change with this version stored.
     Is(Version),
-    /// Never holds. It stands for a version that no write has.
+    /// Never holds. This condition stands for a version that no write has.
     Never,
 }
 
@@ -187,16 +188,16 @@ pub enum Effect {
     /// Removes the value. Removing an absent key is a change like any other and gets a version.
     Delete,
     /// Adds `by` to a value that is a signed decimal number of 64 bits. An absent key counts as 0 and gets the
-    /// attributes `created`; an existing value keeps its own, with a new `modified_ms`. Requires an engine with
-    /// conditions.
+    /// attributes `created`; an existing value keeps its own attributes, with a new `modified_ms`. Requires an engine
+    /// with conditions.
     Add {
         /// The number to add.
         by: i64,
         /// The attributes of a counter that this change creates.
         created: Option<Box<Attributes>>,
     },
-    /// Changes the expiry of an existing value, and with it its version and `modified_ms`, but nothing else. `None`
-    /// removes the expiry. Fails if the key is absent. Requires an engine with conditions and expiry.
+    /// Changes the expiry, the version and `modified_ms` of an existing value, but nothing else. `None` removes the
+    /// expiry. Fails if the key is absent. Requires an engine with conditions and expiry.
     Expire(Option<NonZeroU64>),
     /// Reads the value as it is after the changes before this one. Changes nothing. Requires an engine with conditions.
     Read,
@@ -211,7 +212,7 @@ pub struct Value {
     pub attributes: Option<Box<Attributes>>,
 }
 
-/// What is stored beside a value's bytes.
+/// The attributes of a value, which are stored beside its bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The time of the change, milliseconds since 1970.
@@ -242,7 +243,7 @@ impl Value {
         self.expires_at_ms().is_some_and(|expiry| expiry.get() <= now_ms())
     }
 
-    /// Copies the bytes, which may be slices of a much larger receive buffer.
+    /// Copies the value, because its bytes may be slices of a much larger receive buffer.
     pub(crate) fn compact_copy(&self) -> Value {
         let attributes = self
             .attributes
@@ -280,7 +281,8 @@ impl Change {
             + match &self.effect {
                 Effect::Put(value) => value.bytes(),
                 Effect::Add { created, .. } => created.as_ref().map_or(0, |own| own.metadata.len()),
-                // It stores the value again, whose size is not known here. So the write is a batch by itself.
+                // This effect stores the value again, whose size is not known here. So the write counts as a whole
+                // batch.
                 Effect::Expire(_) => COMMIT_BYTES_MAX,
                 Effect::Delete | Effect::Read => 0,
             }
@@ -320,9 +322,9 @@ pub struct RangeRemoval {
     pub from: Bytes,
     /// The end of the range, exclusive; `None` means to the last key.
     pub end: Option<Bytes>,
-    /// The least durability of the acknowledgement: `Sync` or `Async`.
+    /// The minimum durability of the acknowledgement: `Sync` or `Async`.
     pub durability: Durability,
-    /// The copies that must answer.
+    /// How many copies must answer.
     pub consistency: Consistency,
 }
 
@@ -343,7 +345,8 @@ pub enum View {
     /// The state at the time of the step.
     #[default]
     Latest,
-    /// The state at the time of the step. The page returns it for the next steps, if the engine has snapshots.
+    /// The state at the time of the step. The page returns a snapshot of this state for the next steps, if the engine
+    /// has snapshots.
     Take,
     /// The state of an earlier step.
     At(Snapshot),
@@ -358,7 +361,7 @@ pub struct ScanStep {
     pub end: Option<Bytes>,
     /// Whether the step begins at the end of the range and goes towards its start.
     pub reverse: bool,
-    /// Whether entries come without values. Their `value_bytes` still says the size.
+    /// Whether entries come without values. The `value_bytes` of an entry still says the size of its value.
     pub keys_only: bool,
     /// The maximum number of entries, at least 1.
     pub entries_max: usize,
@@ -366,7 +369,7 @@ pub struct ScanStep {
     pub bytes_max: usize,
     /// The state that the step reads.
     pub view: View,
-    /// The copies that must answer.
+    /// How many copies must answer.
     pub consistency: Consistency,
 }
 
@@ -386,15 +389,16 @@ pub struct Entry {
 /// The result of a scan step.
 #[derive(Clone, Debug)]
 pub enum Page {
-    /// Entries in the order of the scan. The list may be short or empty although there is a next step, if this step
-    /// met many absent keys.
+    /// Entries in the order of the scan. The list may be short or empty although there is a next step, because this
+    /// step may have met many absent keys.
     Entries {
         /// The entries of this step.
         entries: Vec<Entry>,
-        /// The bound of the next step: `from`, or with `reverse` `end`. `None` at the end of the range.
+        /// The bound of the next step: its `from`, or its `end` if `reverse` is set. `None` if the range has no more
+        /// entries.
         next: Option<Bytes>,
-        /// The state that the step has read, if it was asked for and the engine has snapshots. An engine without them
-        /// may return what it has read ahead, for the next step.
+        /// The state that the step has read, if the step asked for it and the engine has snapshots. An engine without
+        /// snapshots may return the rows that it has read ahead for the next step.
         snapshot: Option<Snapshot>,
     },
     /// The first entry alone is larger than `bytes_max`. The caller must repeat the step with a `bytes_max` of at least
@@ -417,7 +421,7 @@ pub enum ChangeResult {
         /// The new value of a counter.
         number: Option<i64>,
     },
-    /// The value that [`Effect::Read`] has found.
+    /// The value that [`Effect::Read`] has found; `None` if the key is absent.
     Read(Option<(Version, Value)>),
     /// The change failed and had no effect.
     Failed(ChangeError),
@@ -441,7 +445,7 @@ pub enum ChangeError {
     /// The value does not fit into what is left of `read_bytes_max`.
     #[error("the values that were read before leave no space for this one")]
     NoRoom,
-    /// The values whose expiry a write changes have more than [`COMMIT_BYTES_MAX`] bytes together.
+    /// The values whose expiry one write changes together have more than [`COMMIT_BYTES_MAX`] bytes.
     #[error("the values whose expiry was changed before leave no space for this one")]
     ExpiriesTooLarge,
     /// The sum of [`Effect::Add`] does not fit.
@@ -461,22 +465,23 @@ pub enum Outcome {
     },
     /// The key is absent, deleted or expired.
     NotFound,
-    /// The values of many keys: [`ChangeResult::Read`] or `Failed` for each, in their order.
+    /// The values of many keys: [`ChangeResult::Read`] or `Failed` for each key, in the order of the keys.
     FoundMany(Vec<ChangeResult>),
     /// The write has taken effect.
     Written {
         /// The version of the first change.
         version: Version,
-        /// The durability that the write has at least. It says nothing about a value that the write has only read.
+        /// The minimum durability of the write. It does not apply to a value that the write has only read.
         durability: Durability,
-        /// One result for each change. Empty if no change depends on the state of its key: then all are done.
+        /// One result for each change. Empty if no change depends on the state of its key, because then all changes are
+        /// done.
         results: Vec<ChangeResult>,
     },
     /// An atomic write had no effect, because this change failed.
     Failed {
         /// The index of the change.
         index: usize,
-        /// Why it failed.
+        /// Why the change failed.
         error: ChangeError,
     },
     /// The entries of a scan step.
@@ -485,8 +490,8 @@ pub enum Outcome {
     Changes(ChangesPage),
 }
 
-/// The error of an operation that failed. An operation with any error but `Undetermined` has had no effect. After
-/// `NotEnoughReplicas` a write may still take effect, because a copy may have it.
+/// The error of an operation that failed. After `Undetermined`, the operation may have had an effect; after any other
+/// error, it has had none. After `NotEnoughReplicas`, a write may still take effect, because a copy may have it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A limit was reached before the operation was started.
@@ -496,11 +501,11 @@ pub enum Error {
         what: &'static str,
         /// The limit's value, in the unit that `what` names.
         limit: u64,
-        /// How long a new operation would now wait for storage, estimated from measured service times. `None` without
-        /// an estimate, for example before the first measurement.
+        /// How long a new operation would now wait for storage, estimated from measured service times. `None` if there
+        /// is no estimate, for example before the first measurement.
         retry_after: Option<Duration>,
     },
-    /// The engine does not support the operation. It was not started.
+    /// The engine does not support the operation, which was not started.
     #[error("--engine {engine} has no {what}")]
     NotSupported {
         /// The engine.
@@ -520,7 +525,7 @@ pub enum Error {
         /// The size of the value.
         bytes: u64,
     },
-    /// The request's deadline passed while it waited. It was not started.
+    /// The deadline of the request passed while the request waited. The request was not started.
     #[error("the deadline of the request passed before it was started")]
     DeadlinePassed,
     /// The server is stopping.
@@ -568,21 +573,21 @@ pub enum Error {
         /// The decoder's message.
         why: String,
     },
-    /// The cluster rejected the request, for example because the user may not write. It was not executed.
+    /// The cluster rejected the request, for example because the user may not write. The request was not executed.
     #[error("the cluster rejected the request: {why}")]
     RejectedByCluster {
         /// The cluster's message.
         why: String,
     },
-    /// Too few copies answered, or are reachable.
+    /// Too few copies answered or are reachable.
     #[error("{answered} of the {asked} copies that must answer did")]
     NotEnoughReplicas {
-        /// The number of copies that answered, or could have.
+        /// The number of copies that answered or are reachable.
         answered: u32,
         /// The number of copies that must answer.
         asked: u32,
     },
-    /// The write failed after it was started. It may or may not be stored.
+    /// The write failed after it was started. The write may or may not be stored.
     #[error("the write failed and its outcome is undetermined: {why}")]
     Undetermined {
         /// The engine's message.

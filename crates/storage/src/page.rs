@@ -13,7 +13,7 @@ pub(crate) struct PageBuilder {
     entries_max: usize,
     bytes_max: usize,
     keys_only: bool,
-    /// The state that the page shows, for the next steps.
+    /// The snapshot that the page returns for the next steps.
     snapshot: Option<Snapshot>,
 }
 
@@ -31,7 +31,8 @@ impl PageBuilder {
         }
     }
 
-    /// The bytes that count for an entry. An entry has its metadata even if the page has no values.
+    /// The bytes of an entry that count towards the limit of the step. The metadata counts even if the page has no
+    /// values.
     pub(crate) fn charge(&self, key: &[u8], payload: &[u8], metadata: &[u8]) -> usize {
         key.len() + metadata.len() + if self.keys_only { 0 } else { payload.len() }
     }
@@ -47,7 +48,7 @@ impl PageBuilder {
         self.entries.is_empty()
     }
 
-    /// Adds an entry. The caller has checked that it [fits](PageBuilder::fits), together with its metadata.
+    /// Adds an entry. The caller has checked that the entry [fits](PageBuilder::fits), together with its metadata.
     pub(crate) fn add(&mut self, key: Bytes, version: Version, value: &Value) {
         let value_bytes = value.payload.len();
         let metadata = value.attributes.as_ref().map_or(&[][..], |own| &own.metadata);
@@ -77,14 +78,14 @@ impl PageBuilder {
         self.entries.last().map(|entry| entry.key.clone())
     }
 
-    /// The bound of the next step after an entry that does not fit: the key itself, or if the scan goes backwards, the
-    /// smallest key behind it.
+    /// The bound of the next step if the entry with `key` does not fit. The bound is `key` itself; in a reverse scan it
+    /// is the smallest key behind `key`.
     pub(crate) fn bound(key: &[u8], reverse: bool) -> Bytes {
         let behind: &[u8] = if reverse { &[0] } else { &[] };
         [key, behind].concat().into()
     }
 
-    /// Ends the page before the entry with `key`, which does not fit with its `charge`.
+    /// Ends the page before the entry with `key`, whose `charge` does not fit.
     pub(crate) fn stop_before(self, key: &[u8], charge: usize, reverse: bool) -> Page {
         if self.entries.is_empty() {
             return Page::TooLarge { bytes: charge };
@@ -92,7 +93,7 @@ impl PageBuilder {
         self.stop_at(Self::bound(key, reverse))
     }
 
-    /// Ends the page; the scan continues at `bound`. The page may be empty.
+    /// Ends the page. The scan continues at `bound`. The page may be empty.
     pub(crate) fn stop_at(self, bound: Bytes) -> Page {
         Page::Entries { entries: self.entries, next: Some(bound), snapshot: self.snapshot }
     }

@@ -1,6 +1,7 @@
 //! The engine's work for one operation as plain data, so that no code above storage depends on the engine.
 //!
-//! Engines that count it pass it to [`Reply::measured`](crate::Reply::measured). `execution` keeps it, `http` shows it.
+//! Engines that count their work pass the figures to [`Reply::measured`](crate::Reply::measured). `execution` keeps
+//! them, and `http` shows them.
 
 /// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ figures! {
     BlockCacheHits = "block_cache_hits", Count;
     /// Table blocks that were read from files.
     BlockReads = "block_reads", Count;
-    /// The size in the files of the blocks that were read.
+    /// The size of the blocks that were read, as they are in the files.
     BlockReadBytes = "block_read", Bytes;
     /// Time to read blocks from files.
     BlockReadTime = "block_read", Time;
@@ -60,7 +61,7 @@ figures! {
     MemtableReadTime = "memtable_read", Time;
     /// Time to search tables, including the reads of blocks.
     TableReadTime = "table_read", Time;
-    /// Entries that a range read passed: one for each entry that it returned, and older entries of overwritten keys.
+    /// Entries that a range read passed: each entry that it returned, and older entries of overwritten keys.
     EntriesPassed = "entries_passed", Count;
     /// Deletion marks (tombstones) that a range read skipped.
     RemovalsSkipped = "removals_skipped", Count;
@@ -86,7 +87,7 @@ pub struct Perf {
     /// The number of operations that shared this work: the writes of one batch. 1 if the work was for one operation
     /// only.
     pub shared_by: u32,
-    /// A bit for each figure that is known. The values of the others have no meaning.
+    /// A bit for each figure that is known. The values of the other figures have no meaning.
     known: u32,
     values: [u64; FIGURES],
 }

@@ -1,10 +1,10 @@
-//! Decides inside a commit section what each change of a batch stores, and what it answers.
+//! Decides inside a commit section what each change of a batch stores, and what the result of each write is.
 //!
 //! A batch has the writes of many clients. Their conditions, counters and reads see the stored state and all changes
 //! before them in the batch, so the result is as if each change had been committed alone, one after the other.
 //!
-//! A batch whose changes all are unconditional needs no plan: nothing is read, and the changes are stored as they are.
-//! Must never write and never block by itself; `read` may. Called by the engines.
+//! If no change of a batch depends on stored state, klad reads nothing and stores the changes as they are. This module
+//! must never write, and must never block; only the caller's function `read` may block. Called by the engines.
 
 #![cfg_attr(
     not(any(feature = "fjall", feature = "rocksdb")),
@@ -25,9 +25,10 @@ use crate::operation::{
 /// The stored value of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Current {
-    /// The version of the change that stored it.
+    /// The version of the change that stored the value.
     pub(crate) version: Version,
-    /// The value. Its payload is missing if it was not asked for, or is larger than asked for.
+    /// The value. The payload is missing if the caller did not ask for it, or if it is larger than the caller asked
+    /// for.
     pub(crate) value: Value,
     /// The size of the whole value with its metadata.
     pub(crate) bytes: usize,
@@ -48,9 +49,9 @@ pub(crate) struct Plan {
     first: u64,
     /// The number of writes that store something.
     storing: usize,
-    /// Whether one of them asks for a sync.
+    /// Whether a write that stores something asks for a sync.
     needs_sync: bool,
-    /// What is stored and answered, if a change depends on the state of its key.
+    /// The stores and the answers of the batch; `None` if no change depends on the state of its key.
     stateful: Option<Stateful>,
 }
 
@@ -73,26 +74,26 @@ type Answer = Result<Vec<ChangeResult>, WriteFailure>;
 /// Why a write has no effect.
 #[derive(Clone, Debug)]
 enum WriteFailure {
-    /// This change of an atomic write failed.
+    /// A change of an atomic write failed: the index of the change, and the reason.
     Change(usize, ChangeError),
     /// The state of a key could not be read.
     Read(Error),
 }
 
-/// The size of a counter's value with its metadata; a larger value is no counter.
+/// The maximum size of a counter's value with its metadata, bytes. A larger value is not a counter.
 const COUNTER_BYTES_MAX: usize = 16 << 10;
 
 /// What one write may still read and rewrite.
 struct Room {
-    /// Bytes of values that its reads may return.
+    /// The bytes of values that the write's reads may still return.
     read_bytes: usize,
-    /// Bytes of values that its changes of expiry have stored again.
+    /// The bytes of values that the write has stored again to change their expiry.
     rewritten_bytes: usize,
 }
 
 impl Room {
-    /// The size of the next value whose expiry may change. The first may have any size; together they are bounded,
-    /// because the log has each of them again.
+    /// The maximum size of the next value whose expiry may change. The first value may have any size. The total is
+    /// bounded, because the log contains each of these values again.
     fn to_rewrite(&self) -> usize {
         if self.rewritten_bytes == 0 { usize::MAX } else { COMMIT_BYTES_MAX.saturating_sub(self.rewritten_bytes) }
     }
@@ -105,8 +106,8 @@ pub(crate) fn versions_of(writes: &[Pending]) -> usize {
 
 impl Plan {
     /// Plans `writes`, whose first change has the version `first`. `read(key, bytes_max)` returns the stored value of a
-    /// key, expired or not; its payload may be empty if the value has more than `bytes_max` bytes. If it fails, only
-    /// that write fails.
+    /// key, expired or not; its payload may be empty if the value has more than `bytes_max` bytes. If `read` fails,
+    /// only the write that needs the value fails.
     pub(crate) fn new(
         writes: &[Pending],
         first: u64,
@@ -135,7 +136,7 @@ impl Plan {
         Plan { first, storing, needs_sync, stateful: Some(Stateful { stores: planner.stores, answers }) }
     }
 
-    /// What the batch stores, in order. `writes` are those of [`Plan::new`].
+    /// What the batch stores, in order. `writes` are the same as in [`Plan::new`].
     pub(crate) fn stores<'p>(&'p self, writes: &'p [Pending]) -> impl Iterator<Item = Store<'p>> {
         let planned = self.stateful.as_ref().map(|stateful| {
             stateful.stores.iter().map(|OwnedStore { key, version, value }| Store {
@@ -185,13 +186,13 @@ impl Plan {
     }
 }
 
-/// What the batch has made of a key; `None` if it has removed it.
+/// The state of a key after the changes of the batch so far; `None` if the batch has removed the key.
 struct Changed(Option<Current>);
 
 struct Planner<'w, R> {
     now_ms: u64,
     read: R,
-    /// The keys that the batch has changed so far. Their payloads are always there.
+    /// The keys that the batch has changed so far. Their values always have their payloads.
     changed: HashMap<&'w [u8], Changed>,
     /// What `changed` held before the changes of the current write.
     undo: Vec<(&'w [u8], Option<Changed>)>,
@@ -297,7 +298,7 @@ impl<'w, R: FnMut(&[u8], usize) -> Result<Option<Current>, Error>> Planner<'w, R
         Ok(found.filter(|current| !current.value.expired(|| self.now_ms)))
     }
 
-    /// The attributes of a value that the batch changes now.
+    /// Returns `attributes` with the present time as `modified_ms`, for a value that the batch changes.
     fn touched(&self, attributes: Option<Box<Attributes>>) -> Attributes {
         let attributes = attributes.map_or_else(Attributes::default, |own| *own);
         Attributes { modified_ms: NonZeroU64::new(self.now_ms), ..attributes }
@@ -311,7 +312,8 @@ impl<'w, R: FnMut(&[u8], usize) -> Result<Option<Current>, Error>> Planner<'w, R
     }
 }
 
-/// Adds to the number that a value holds: decimal digits with an optional sign, and nothing else.
+/// Adds `by` to the number that a value holds. The value must be decimal digits with an optional sign, and nothing
+/// else.
 fn add(current: Option<&Current>, by: i64) -> Result<i64, ChangeError> {
     let Some(current) = current else { return Ok(by) };
     let text = std::str::from_utf8(&current.value.payload).map_err(|_| ChangeError::NotANumber)?;

@@ -18,16 +18,16 @@ use klad_base::sync::{Mutex, Signal};
 /// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The maximum of bytes of one line. The longest ones have 30 samples.
+/// Maximum length of one line, bytes. The longest lines have 30 samples.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// What the stream has brought so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     pub(super) figures: Figures,
-    /// Why there is no stream now, and since when, Unix time in ms. `None`: there is one.
+    /// Why there is no stream now, and since when (Unix time, ms). `None` if there is a stream.
     pub(super) lost: Option<(String, u64)>,
-    /// When the last event came. The clock of the server may be another one.
+    /// When the last event came, by the clock of this machine. The server's clock may differ.
     pub(super) heard: Option<Instant>,
 }
 
@@ -54,7 +54,7 @@ impl Feed<'_> {
         Ok(BufReader::new(AnswerBody { connection, answer }))
     }
 
-    /// Reads `lines`, and then other streams. Never returns.
+    /// Reads `lines` to the end, then opens and reads further streams. Never returns.
     pub(super) fn follow(&self, lines: Lines, state: &Mutex<State>) {
         let mut lines = Some(lines);
         loop {
@@ -106,7 +106,7 @@ pub(super) fn event(lines: &mut Lines) -> std::io::Result<Option<(String, Value)
     }
 }
 
-/// Adds an event to the figures. Unknown ones are for other clients.
+/// Adds an event to the figures. Ignores unknown events, which are for other clients.
 pub(super) fn take(figures: &mut Figures, name: &str, data: &Value) {
     match name {
         "series" => {

@@ -14,7 +14,7 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// Parses `name{label="value",...}`. What is no label is left out.
+    /// Parses `name{label="value",...}`. Ignores all text that is not a label.
     pub(super) fn parse(text: &str) -> Series {
         let (name, mut rest) = text.split_once('{').unwrap_or((text, ""));
         let mut labels = Vec::new();
@@ -40,7 +40,7 @@ impl Series {
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) unix_ms: u64,
-    /// Since the start of the server. It only grows.
+    /// The time since the start of the server, which only grows.
     pub(super) uptime_ms: u64,
     pub(super) values: Vec<Option<f64>>,
 }
@@ -56,14 +56,15 @@ pub(super) enum Quantile {
 /// The latest samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
-    /// Which process of the server the samples are of.
+    /// When the server process that sent the samples was started.
     started_ms: Option<u64>,
     series: Vec<Series>,
     samples: VecDeque<Sample>,
 }
 
 impl Figures {
-    /// Sets the names of the series. If the server has started again, its counters have too: the samples are forgotten.
+    /// Sets the names of the series. If the server has started again, its counters have restarted, so the old samples
+    /// are dropped.
     pub(super) fn set_series(&mut self, started_ms: Option<u64>, series: Vec<Series>) {
         if started_ms != self.started_ms {
             self.samples.clear();
@@ -73,7 +74,7 @@ impl Figures {
 
     pub(super) fn push(&mut self, sample: Sample) {
         if self.samples.back().is_some_and(|last| last.uptime_ms >= sample.uptime_ms) {
-            // A new connection sends again what the server has kept.
+            // On a new connection, the server sends the samples that it has kept once more.
             return;
         }
         self.samples.retain(|one| one.uptime_ms + WINDOW_MS >= sample.uptime_ms);
@@ -113,7 +114,7 @@ impl Figures {
         self.sum(name, chosen, |position| *self.samples.back()?.values.get(position)?)
     }
 
-    /// The increase per second of those counters. `None`: it is unknown.
+    /// The increase per second of the counters of this name that `chosen` accepts. `None` if it is unknown.
     pub(super) fn rate(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
         let (grown, seconds) = (self.growth(name, chosen)?, self.seconds());
         (seconds > 0.0).then(|| grown / seconds)
@@ -142,7 +143,7 @@ impl Figures {
         Some(Quantile::Above(lower))
     }
 
-    /// The increase of those counters over the window.
+    /// The increase over the window of the counters of this name that `chosen` accepts.
     fn growth(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
         let [first, last] = [self.samples.front()?, self.samples.back()?];
         let of = |sample: &Sample| self.sum(name, &chosen, |position| *sample.values.get(position)?);

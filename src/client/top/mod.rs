@@ -5,7 +5,7 @@
 //!                                                                  keys ──────────┘
 //! ```
 //!
-//! It shows the same samples as the console, and computes nothing on the server.
+//! The command shows the same samples as the console, and lets the server compute nothing.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ mod views;
 /// How often the screen looks for new samples.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Without a sample for this long, the status says so.
+/// If no sample has come for this long, the status says so.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// Shows what a server does.
@@ -50,7 +50,8 @@ pub(super) fn run(args: &TopArgs) -> Result<(), Error> {
     if !std::io::stdout().is_terminal() {
         return Err(Error::Usage("the standard output is not a terminal; --once prints the figures once".to_owned()));
     }
-    // Before the screen is taken, so that a wrong URL or token is reported as by the other commands.
+    // The stream is opened before the screen is taken, so that a wrong URL or token is reported as by the other
+    // commands.
     let lines = Feed { url: &url, transport: &args.transport }.open()?;
     let state = Arc::<Mutex<State>>::default();
     let server = url.authority.clone();
@@ -60,7 +61,7 @@ pub(super) fn run(args: &TopArgs) -> Result<(), Error> {
             Feed { url: &url, transport: &transport }.follow(lines, &state);
         })
     };
-    // It may wait for the server, so the end of the program does not wait for it.
+    // The thread may wait for the server, so the end of the program does not wait for the thread.
     drop(started.map_err(|why| Error::File { what: "cannot start a thread".to_owned(), why })?);
     let not_drawn = |why| Error::File { what: "cannot use the terminal".to_owned(), why };
     let mut terminal = ratatui::try_init().map_err(not_drawn)?;
@@ -126,7 +127,7 @@ impl Top {
         }
     }
 
-    /// Does what a key asks for. Returns whether it asks to quit.
+    /// Does what a key asks for. Returns whether the key asks to quit.
     fn quits(&mut self, key: KeyEvent, current: State) -> bool {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return true,

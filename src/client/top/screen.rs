@@ -8,12 +8,12 @@ use ratatui::widgets::{Block, Paragraph, Row, Table as Grid};
 
 use crate::client::top::views::{Look, Table, VIEWS};
 
-/// From this width on, tables are in two columns.
+/// From this width on, in characters, tables are in two columns.
 const TWO_COLUMNS: u16 = 100;
 
 /// What to draw.
 pub(super) struct Screen<'a> {
-    /// The first line: which server, and how it is.
+    /// The first line: the server and its state.
     pub(super) status: &'a str,
     /// Whether the status is bad news.
     pub(super) is_bad: bool,
@@ -31,8 +31,8 @@ p       pause and continue
 ?       show or hide this help
 q       quit
 
-Rates and percentiles are of the last ten seconds. Latencies of \"all\" and of
-phases are without change feeds, which last as long as their clients want.
+Rates and percentiles cover the last ten seconds. Latencies of \"all\" and of
+phases do not include change feeds, which last as long as their clients want.
 Marked lines need attention: failed or rejected requests, a queue that is half
 full, a write stall. docs/operations.md says what to do.";
 
@@ -106,7 +106,7 @@ impl Screen<'_> {
     }
 }
 
-/// Title, head, rows, and a free line.
+/// Returns the number of lines of a table: title, head, rows, and an empty line.
 fn height(table: &Table) -> u16 {
     let head = usize::from(!table.head.is_empty() && !table.rows.is_empty());
     u16::try_from(1 + head + table.rows.len().max(1) + 1).unwrap_or(u16::MAX)

@@ -25,24 +25,34 @@ pub(crate) struct Browser {
     _one: MutexGuard<'static, ()>,
 }
 
+/// Starts chromedriver on a free port. Returns `None` if it ends at once: it needs the port that it has chosen on both
+/// loopback addresses, and on one of them another program may have it.
+fn start_driver() -> Option<(Child, u16)> {
+    let mut driver = Command::new("chromedriver")
+        .arg("--port=0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("chromedriver cannot be run ({error}): tools/setup.sh test installs it"));
+    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+    let port = lines
+        .by_ref()
+        .map_while(Result::ok)
+        .find_map(|line| line.split("successfully on port ").nth(1)?.trim_end_matches('.').parse::<u16>().ok());
+    let Some(port) = port else {
+        driver.wait().expect("chromedriver has closed its output, so it ends");
+        return None;
+    };
+    // If nobody read them, its later lines would fill the pipe.
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+    Some((driver, port))
+}
+
 impl Browser {
     pub(crate) fn start() -> Browser {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("chromedriver cannot be run ({error}): tools/setup.sh test installs it"));
-        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
-        let port = lines
-            .by_ref()
-            .map_while(Result::ok)
-            .find_map(|line| line.split("successfully on port ").nth(1)?.trim_end_matches('.').parse::<u16>().ok())
-            .expect("chromedriver says its port");
-        // If nobody read them, its later lines would fill the pipe.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        let (driver, port) = (0..5).find_map(|_| start_driver()).expect("chromedriver says its port");
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut browser = Browser { driver, address, session: "/session".to_owned(), _one: one };
         let arguments =

@@ -1,4 +1,4 @@
-//! `cargo xtask bench-truth`: whether the response times that `klad bench` reports are true.
+//! `cargo xtask bench-truth` checks whether the response times that `klad bench` reports are true.
 //!
 //! ```text
 //!   klad bench ── requests with numbers in their keys, over real sockets ──▶ scripted server, on another core
@@ -8,8 +8,9 @@
 //!                                  reported percentiles ─── compared ─── true percentiles
 //! ```
 //!
-//! Request n was to start at t0 + n / rate. The server knows when it handed the answer over. The client cannot know
-//! of an answer before that, so a reported time is never shorter than the true one, and longer only by the way back.
+//! The intended start of request n is t0 + n / rate. The true response time ends when the server hands the answer to
+//! the kernel. The client cannot see an answer before that. So a reported time is never shorter than the true time,
+//! and is longer only by the way back to the client.
 
 mod server;
 
@@ -27,7 +28,7 @@ use server::{Nanos, Record, SECOND, Script, ScriptedServer, nanos};
 /// The percentiles that are compared, in hundredths of a percent, so that a rank is a whole number.
 const PERCENTILES: [u16; 8] = [5000, 7500, 9000, 9500, 9900, 9990, 9999, 10_000];
 
-/// The resolution of a histogram with three digits, as a share of the value.
+/// The resolution of a histogram with three significant digits, as a share of the value.
 const RESOLUTION: f64 = 0.001;
 
 /// Options of `bench-truth`.
@@ -38,19 +39,19 @@ pub(crate) struct Args {
     /// Requests per second.
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: u64,
-    /// Length of the measured part of each run; at least 2 s, because of a freeze of 1 s.
+    /// Length of the measured part of each run; at least 2 s, because the server freezes for 1 s in one run.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     duration: humantime::Duration,
     /// Warm-up before the measured part, at the same rate.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     warm_up: humantime::Duration,
-    /// What a reported value may exceed the true one by, at percentiles below 99.
+    /// How much longer than the true value a reported value may be, at percentiles below 99.
     #[arg(long, value_name = "TIME", default_value = "500us")]
     allowance: humantime::Duration,
-    /// The same at percentiles from 99 on, which are those of few requests.
+    /// How much longer a reported value may be at percentiles from 99 on, which depend on few requests.
     #[arg(long, value_name = "TIME", default_value = "5ms")]
     allowance_tail: humantime::Duration,
-    /// Number of tries of a run that klad bench itself calls not valid, as on a busy machine.
+    /// Number of tries if klad bench itself calls a run not valid, for example because the machine is busy.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     tries: u32,
 }
@@ -95,7 +96,8 @@ fn measure(args: &Args, script: Script, setup: &Setup) -> Result<(Verdict, bool)
     if compare("response", &result.measured.response, &truth.responses, allowed) == Verdict::Exceeded {
         verdict = Verdict::Exceeded;
     }
-    // A load tester with coordinated omission reports the time from the actual send: the comparison must find that out.
+    // A load tester with coordinated omission reports the time from the actual send. The comparison must detect such
+    // times.
     if script == Script::Freeze {
         let twin = compare("twin: from the actual send", &result.measured.service, &truth.responses, allowed);
         if twin == Verdict::Within {
@@ -110,19 +112,20 @@ fn measure(args: &Args, script: Script, setup: &Setup) -> Result<(Verdict, bool)
     Ok((verdict, result.valid))
 }
 
-/// What is true of the measured part of a run.
+/// The true counts and response times of the measured part of a run.
 struct Truth {
     scheduled: u64,
     refused: u64,
     /// Requests that reached the server before their intended start.
     early: u64,
-    /// Response times of the served requests, from the intended start, ascending: those until just before the answers
-    /// were handed over, and those until just after.
+    /// Response times of the served requests, from the intended start, ascending. The first list has the times until
+    /// just before the server handed the answers to the kernel, the second list until just after.
     responses: [Vec<Nanos>; 2],
 }
 
 impl Truth {
-    /// From the schedule and the server's record. Of the client's result it takes the start of the schedule only.
+    /// Computes the truth from the schedule and the server's records. It uses only the start of the schedule from the
+    /// client's `result`.
     fn new(result: &RunResult, rate: u64, (warm_up, duration): (Nanos, Nanos), records: &[Record]) -> Truth {
         let due = |length: Nanos| {
             let due = (u128::from(length) * u128::from(rate)).div_ceil(u128::from(SECOND));
@@ -166,15 +169,15 @@ impl Truth {
     }
 }
 
-/// The value that a percentile (in hundredths of a percent) of `times` does not exceed; `None` when there are none.
-/// `times` ascend.
+/// Returns a percentile (in hundredths of a percent) of `times`, which ascend; `None` if `times` is empty.
 fn percentile(times: &[Nanos], hundredths: u16) -> Option<Nanos> {
     let rank = (times.len() * usize::from(hundredths)).div_ceil(10_000).max(1);
     times.get(rank - 1).copied()
 }
 
-/// Compares and prints a distribution. `times` are the true times at least and at most; `allowed` is what a reported
-/// value may exceed the latter by, below 99 percent and from there on. Nothing to compare is not within.
+/// Compares the reported distribution with the true times, and prints both. `times` has lower and upper bounds of the
+/// true times. `allowed` is how much a reported value may exceed the upper bound, for percentiles below 99 and for
+/// those from 99 on. Without any percentile to compare, the verdict is not `Within`.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 ns, which are 104 days")]
 fn compare(name: &str, reported: &Distribution, times: &[Vec<Nanos>; 2], allowed: [Duration; 2]) -> Verdict {
     println!("  {name:<28}{:>14}{:>14}{:>14}", "reported µs", "true µs", "difference µs");
@@ -204,7 +207,7 @@ mod tests {
 
     const ALLOWED: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(5)];
 
-    /// What an exact client reports of `times`, each of them longer by `late`.
+    /// The verdict on a client that reports exactly `times`, each longer by `late`.
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     fn verdict(times: &[Nanos], late: Nanos, truth: &[Nanos]) -> Verdict {
         let point = |hundredths: u16| {
@@ -217,7 +220,8 @@ mod tests {
         compare("test", &reported, &[truth.to_vec(), truth.to_vec()], ALLOWED)
     }
 
-    /// 1 ms, and more for 2,000 of 20,000 requests that find the server frozen for a second.
+    /// Response times of 1 ms, but longer for 2,000 of 20,000 requests, which meet a server that is frozen for a
+    /// second.
     fn frozen() -> Vec<Nanos> {
         let waits = (0..2_000).map(|number| SECOND * number / 2_000).chain(std::iter::repeat_n(0, 18_000));
         let mut times: Vec<_> = waits.map(|wait| wait + SECOND / 1_000).collect();

@@ -1,5 +1,5 @@
-//! A server that answers by a script and records when: what `klad bench` is compared with. A thread for each
-//! connection.
+//! A server that answers by a script and records the time of each answer. `bench-truth` compares `klad bench` with
+//! these records. Each connection has its own thread.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,19 +13,20 @@ use anyhow::{Context as _, Result};
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds: of `CLOCK_MONOTONIC`, or a length of time.
+/// Nanoseconds: a time of `CLOCK_MONOTONIC`, or a duration.
 pub(super) type Nanos = u64;
 
 /// One second.
 pub(super) const SECOND: Nanos = 1_000_000_000;
 
-/// The time of an answer, unless the script says otherwise: longer than the noise of a machine.
+/// The time from a request to its answer, unless the script says otherwise. Longer than the noise of a machine.
 const SERVICE: Nanos = SECOND / 1_000;
 
-/// The time until a refusal: longer than [`SERVICE`], so that a refusal among the response times would show.
+/// The time until a refusal. Longer than [`SERVICE`], so that the comparison notices if refusals are counted as
+/// response times.
 const REFUSAL: Nanos = SECOND / 50;
 
-/// The time of a slow answer.
+/// The time from a request to a slow answer.
 const SLOW: Nanos = SECOND / 20;
 
 /// How the server behaves.
@@ -33,7 +34,7 @@ const SLOW: Nanos = SECOND / 20;
 pub(super) enum Script {
     /// Every answer takes 1 ms.
     Constant,
-    /// In the middle of the run the server answers nothing for 1 s; then it answers everything that has arrived.
+    /// In the middle of the run the server answers no request for 1 s. Then it answers all requests that have arrived.
     Freeze,
     /// One answer in a hundred takes 50 ms.
     Slow,
@@ -44,12 +45,12 @@ pub(super) enum Script {
 /// A request that was answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
-    /// The number in its key.
+    /// The number in the request's key.
     pub(super) number: u64,
-    /// When its head was complete.
+    /// When the request's head was complete.
     pub(super) arrived: Nanos,
-    /// Just before its answer was handed to the kernel, and just after: on a busy core the two may be milliseconds
-    /// apart.
+    /// Just before the server handed the answer to the kernel, and just after. On a busy core the two times may be
+    /// milliseconds apart.
     pub(super) answered: [Nanos; 2],
     /// The status of the answer.
     pub(super) status: u16,
@@ -58,12 +59,13 @@ pub(super) struct Record {
 impl Script {
     pub(super) const ALL: [Script; 4] = [Script::Constant, Script::Freeze, Script::Slow, Script::Refused];
 
-    /// The status of a request, and when it is answered after its arrival. `at` is the arrival after the start of the
-    /// run, `middle` the middle of the measured part.
+    /// Returns the status of the answer, and the time from the arrival of the request to its answer. `at` is the
+    /// arrival, counted from the start of the run. `middle` is the middle of the measured part, counted from the same
+    /// start.
     fn plan(self, number: u64, at: Nanos, middle: Nanos) -> (u16, Nanos) {
         match self {
             Script::Freeze => {
-                // A frozen server answers neither what arrives nor what it has begun.
+                // A frozen server answers neither new requests nor those that it has begun.
                 let (from, until) = (middle.saturating_sub(SECOND / 2), middle + SECOND / 2);
                 let is_frozen = (from..until).contains(&(at + SERVICE));
                 (200, if is_frozen { until - at } else { SERVICE })
@@ -79,7 +81,7 @@ impl Script {
 struct Shared {
     script: Script,
     middle: Nanos,
-    /// The arrival of the first request, which is there as soon as the run starts.
+    /// When the first request arrived. This is the start of the run.
     start: OnceLock<Nanos>,
     records: Mutex<Vec<Record>>,
     stopping: AtomicBool,
@@ -94,7 +96,7 @@ pub(super) struct ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// Starts a server on `cores`, or on any where there are none.
+    /// Starts a server on `cores`, or on all cores if `cores` is empty.
     pub(super) fn start(script: Script, middle: Nanos, cores: Vec<usize>) -> Result<ScriptedServer> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port to listen on")?;
         let address = listener.local_addr()?;
@@ -125,7 +127,7 @@ impl ScriptedServer {
         Ok(ScriptedServer { address, shared, acceptor })
     }
 
-    /// Stops, after the client has ended. Returns what was answered.
+    /// Stops the server. Call this only after the client has ended. Returns the records of all answered requests.
     pub(super) fn finish(self) -> Vec<Record> {
         self.shared.stopping.store(true, Ordering::SeqCst);
         // Wakes the acceptor.
@@ -142,7 +144,7 @@ impl Shared {
 
     /// Answers requests until the client closes the connection.
     fn serve(&self, mut stream: TcpStream) {
-        // A sleep ends at its time, not up to 50 µs later.
+        // Without timer slack, a sleep ends on time and not up to 50 µs later.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let _ = stream.set_nodelay(true);
         let (mut received, mut buffer) = (Vec::new(), [0; 4 << 10]);
@@ -180,12 +182,12 @@ fn number_of(head: &[u8]) -> Option<u64> {
     line.strip_prefix("GET /v0/entity?id=key")?.split(' ').next()?.parse().ok()
 }
 
-/// A length of time; at most 584 years.
+/// Converts a duration, at most 584 years, to nanoseconds.
 pub(super) fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// `CLOCK_MONOTONIC`, in which klad bench gives the start of its schedule.
+/// Returns the time of `CLOCK_MONOTONIC`, the clock in which klad bench reports the start of its schedule.
 fn now() -> Nanos {
     nanos(Duration::try_from(clock_gettime(ClockId::Monotonic)).expect("it counts from the machine's start"))
 }

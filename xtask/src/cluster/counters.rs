@@ -1,7 +1,8 @@
-//! Contention: many clients add to one counter, at one klad and at three.
+//! Measures contention: many clients add to one counter, through one klad and through three.
 //!
-//! Each add is a lightweight transaction. One klad queues those of a directory; three klads disturb each other. The
-//! counter must end between the adds that were confirmed and those that may have happened.
+//! Each add is a lightweight transaction. One klad queues the transactions of a directory, but those of three klads
+//! disturb each other. At the end, the counter must be at least the number of confirmed adds. It must be at most that
+//! number plus the adds with an unknown outcome.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,23 +16,23 @@ use crate::setup::grouped;
 
 const KEYSPACE: &str = "counters";
 
-/// Longer than the longest wait of a conditional write in klad.
+/// How long a client waits for an answer. Longer than the longest wait of a conditional write in klad.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The pause of a client after a rejection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The largest number of unknown outcomes of a thousand adds: at one klad, and at three.
+/// The largest allowed number of unknown outcomes in a thousand adds: through one klad, and through three.
 const UNKNOWN_PER_MILLE_MAX: [u64; 2] = [0, 10];
 
-/// How adds ended.
+/// The number of adds with each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Adds {
-    /// Confirmed.
+    /// Answered with 200. These adds have happened.
     done: u64,
-    /// 500 `undetermined`, 504, or no answer: they may have happened.
+    /// Answered with 500 `undetermined` or 504, or not at all. These adds may have happened.
     unknown: u64,
-    /// 503: they have not happened.
+    /// Answered with 503. These adds have not happened.
     rejected: u64,
 }
 
@@ -44,12 +45,12 @@ impl Adds {
         }
     }
 
-    /// Whether a counter with so many adds can have this value.
+    /// Whether a counter can have this value after these adds.
     fn allow(self, counter: u64) -> bool {
         (self.done..=self.done + self.unknown).contains(&counter)
     }
 
-    /// Whether at most so many of a thousand adds have an unknown outcome.
+    /// Whether at most `unknown_per_mille_max` in a thousand adds have an unknown outcome.
     fn are_known(self, unknown_per_mille_max: u64) -> bool {
         self.unknown * 1_000 <= (self.done + self.unknown) * unknown_per_mille_max
     }
@@ -87,7 +88,7 @@ pub(super) fn run(args: &Args, nodes: &Nodes) -> Result<()> {
     Ok(())
 }
 
-/// Adds until the time is over, with the clients spread over the klads.
+/// Adds to `counter` for `duration`, with the clients spread over the klads.
 fn load(klads: &[Klad], counter: &str, duration: Duration) -> Result<Adds> {
     let end = Instant::now() + duration;
     thread::scope(|scope| {
@@ -130,7 +131,7 @@ fn one_client(url: &str, end: Instant) -> Result<Adds> {
     Ok(adds)
 }
 
-/// The value of the counter, after all transactions in progress.
+/// Reads the value of the counter, after all transactions in progress have ended.
 fn read(klad: &Klad, counter: &str) -> Result<u64> {
     let request = agent().get(format!("http://{}/v1/kv/{counter}", klad.address)).header("Klad-Consistency", "serial");
     let text = request.call().context("the counter cannot be read")?.body_mut().read_to_string()?;

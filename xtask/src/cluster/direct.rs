@@ -1,13 +1,13 @@
-//! The direct side: the requests that klad sends for a GET and a PUT of `/v0`, sent by a load generator without HTTP.
+//! The direct side: a load generator without HTTP sends the CQL requests that klad sends for a GET and a PUT of `/v0`.
 //!
 //! ```text
 //!   calling thread: sleeps until each intended start ─▶ thread klad-direct: runtime, driver ─▶ the nodes
 //!   results ◀──────────────────────────────────────────────┘
 //! ```
 //!
-//! Change it along with `crates/storage/src/cassandra`: settings and statements are those of `session`, the bucket that
-//! of `bucket`, and a row is a copy of one that klad wrote. The calling thread sleeps itself, because a timer of tokio
-//! has steps of 1 ms.
+//! Change this file along with `crates/storage/src/cassandra`. Settings and statements are those of `session` there,
+//! the bucket of a key is that of `bucket`, and rows are copies of a row that klad wrote. The calling thread itself
+//! sleeps until each start, because tokio's timers have steps of 1 ms.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -34,13 +34,13 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::nodes::DATACENTER;
 use super::{VALUE_BYTES, go_on};
 
-/// klad's `--request-timeout`.
+/// The same as klad's `--request-timeout`.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// klad's interval of keepalives.
+/// The same as klad's interval of keepalives.
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
-/// A request of both sides.
+/// A kind of request that both sides send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Get,
@@ -56,7 +56,7 @@ impl Operation {
         }
     }
 
-    /// The workload of klad bench.
+    /// The name of the workload in klad bench.
     pub(super) fn workload(self) -> &'static str {
         match self {
             Operation::Get => "get",
@@ -65,9 +65,9 @@ impl Operation {
     }
 }
 
-/// What a load of the direct side has measured.
+/// The figures of one load of the direct side.
 pub(super) struct Load {
-    /// Response times from the intended start, ascending.
+    /// Response times, ascending. Those of open load count from the intended start.
     pub(super) responses: Vec<Duration>,
     /// Requests that failed.
     pub(super) failed: u64,
@@ -75,7 +75,7 @@ pub(super) struct Load {
     pub(super) cpu: Duration,
 }
 
-/// The generator, connected. Its thread ends when it is dropped.
+/// The connected load generator. Dropping it ends its thread.
 pub(super) struct Direct {
     requests: Arc<Requests>,
     keys: u64,
@@ -85,7 +85,7 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// Connects to a keyspace in which klad has stored `keys` keys, from `key0` on.
+    /// Connects to a keyspace with `keys` keys, from `key0` on. klad has stored `key0`.
     pub(super) fn connect(nodes: &[SocketAddr], keyspace: &str, keys: u64) -> Result<Direct> {
         let runtime = runtime()?;
         let requests = Arc::new(runtime.block_on(Requests::prepare(nodes, keyspace, "key0", VALUE_BYTES))?);
@@ -98,11 +98,11 @@ impl Direct {
         Ok(Direct { requests, keys, runtime: handle, stop, thread: Some(thread) })
     }
 
-    /// Sends open load of keys in random order.
+    /// Sends open load: requests for random keys at `rate` per second.
     pub(super) fn open(&self, operation: Operation, rate: f64, duration: Duration) -> Result<Load> {
         let (sender, results) = mpsc::channel();
         let before = own_cpu();
-        // In a thread of its own, because its exact timer is not for the rest of the program.
+        // The schedule has a thread of its own, because its exact timer must not apply to the rest of the program.
         thread::scope(|scope| {
             let schedule = scope.spawn(move || -> Result<()> {
                 rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("cannot turn off timer slack")?;
@@ -128,7 +128,7 @@ impl Direct {
         collect(&results, before)
     }
 
-    /// Sends closed load with so many requests in flight. The response times are those from the send.
+    /// Sends closed load with `in_flight` requests in flight. Response times count from the send.
     pub(super) fn closed(&self, operation: Operation, in_flight: usize, duration: Duration) -> Result<Load> {
         let (sender, results) = mpsc::channel();
         let (before, end) = (own_cpu(), Instant::now() + duration);
@@ -178,18 +178,18 @@ fn collect(results: &mpsc::Receiver<Result<Duration>>, cpu_before: Duration) -> 
     Ok(Load { responses, failed, cpu })
 }
 
-/// What the requests share.
+/// The session, statements and values that all requests share.
 pub(super) struct Requests {
     pub(super) session: Session,
     get: PreparedStatement,
     pub(super) put: PreparedStatement,
     buckets: u64,
-    /// The head of a row that klad wrote. The value is its end.
+    /// The column `head` of a row that klad wrote. The last bytes of it are the value.
     head: Bytes,
     value_bytes: usize,
 }
 
-/// What the write takes: time, time to live, head, value, bucket, key.
+/// The parameters of the write statement: time, time to live, head, value, bucket, key.
 pub(super) type Row = (i64, i32, Bytes, Bytes, i32, Vec<u8>);
 
 impl Requests {
@@ -236,7 +236,7 @@ impl Requests {
         row.and_then(|row| row.0).context("a key is missing")
     }
 
-    /// A row like those that klad writes, with a random value.
+    /// Makes a row like those that klad writes, with a random value.
     pub(super) fn row(&self, key: &str) -> Result<Row> {
         let mut head = self.head.to_vec();
         let value_at = head.len() - self.value_bytes;
@@ -274,7 +274,7 @@ async fn session(nodes: &[SocketAddr]) -> Result<Session> {
     builder.build().await.context("cannot connect to Cassandra")
 }
 
-/// The number of nodes that one node lists, with itself; `None` if it does not answer.
+/// Returns the number of nodes that `node` lists, itself included; `None` if `node` does not answer.
 pub(super) fn count_nodes(node: SocketAddr) -> Option<usize> {
     runtime().ok()?.block_on(async { Some(session(&[node]).await.ok()?.get_cluster_state().get_nodes_info().len()) })
 }

@@ -1,13 +1,13 @@
-//! Figures of several rounds, their text, and verdicts.
+//! Figures of several rounds: their median and range, their text in tables, and verdicts.
 
 use std::fmt;
 
-/// One figure of each round. Not empty.
+/// The figures of a measurement, one from each round, in ascending order. Not empty.
 #[derive(Clone, Debug)]
 pub(super) struct Spread(Vec<f64>);
 
 impl Spread {
-    /// Takes the figures of the rounds, at least one.
+    /// Takes the figures of all rounds, at least one.
     pub(super) fn of(figures: impl Iterator<Item = f64>) -> Spread {
         let mut figures: Vec<f64> = figures.collect();
         assert!(!figures.is_empty(), "there is at least one round");
@@ -27,7 +27,8 @@ impl Spread {
         self.0[self.0.len() - 1]
     }
 
-    /// The word for a figure that should be at most `bound`. If some rounds keep it and others do not, it is not shown.
+    /// The word of the verdict on figures that should be at most `bound`. It is NOT SHOWN if only some rounds keep the
+    /// bound.
     pub(super) fn judge(&self, bound: f64) -> &'static str {
         if self.greatest() <= bound {
             "within"
@@ -39,7 +40,7 @@ impl Spread {
     }
 }
 
-/// Median (least to greatest), with the given number of digits after the point.
+/// Writes "median (least to greatest)", with the precision of the format as the number of digits after the point.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(0);

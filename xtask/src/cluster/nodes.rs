@@ -1,8 +1,9 @@
 //! The Cassandra nodes of the measurement, and the klads in front of them.
 //!
-//! Each node is a process of its own, which `tools/cassandra/node.sh` becomes. Dropping [`Nodes`] and [`Klad`] kills
-//! their processes, and a signal does so too. A shell guards against every other end of this process: it waits for the
-//! end of its input, then kills the processes that still have a `pid` file, and removes the directory.
+//! Each node is a process of its own: the script `tools/cassandra/node.sh` replaces itself with Cassandra (`exec`).
+//! Dropping [`Nodes`] and [`Klad`] kills their processes. A signal that ends this process kills them too. For every
+//! other end of this process there is a guard, a shell. The guard waits for the end of its standard input, kills the
+//! processes that still have a `pid` file, and removes the directory of the measurement.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
@@ -22,10 +23,10 @@ use crate::setup::Setup;
 /// The number of nodes, and of copies of each key.
 pub(super) const NODES: usize = 3;
 
-/// The data centre that nodes have by default.
+/// The name of the data centre that Cassandra's nodes have by default.
 pub(super) const DATACENTER: &str = "datacenter1";
 
-/// The longest time from the start of the nodes until all serve.
+/// The longest time from the start of the nodes until all nodes serve.
 const START_MAX: Duration = Duration::from_mins(5);
 
 /// The longest wait for compactions and other work in the background.
@@ -65,7 +66,7 @@ impl<'s> Nodes<'s> {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Ctrl-C must not end it.
+            // Ctrl-C must not end the guard.
             .process_group(0)
             .spawn()
             .context("cannot run sh")?;
@@ -94,7 +95,7 @@ impl<'s> Nodes<'s> {
         Ok(())
     }
 
-    /// Whether each node serves, lists the others, and has seen that they are up.
+    /// Whether each node serves, lists the other nodes, and has seen that they are up.
     fn serve(&mut self) -> Result<bool> {
         for node in 0..NODES {
             let log = fs::read_to_string(self.node_directory(node).join("log")).context("cannot read a log")?;
@@ -134,7 +135,7 @@ impl<'s> Nodes<'s> {
         self.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Makes a keyspace of klad.
+    /// Makes a keyspace with klad's tables.
     pub(super) fn init(&self, keyspace: &str) -> Result<()> {
         let (points, replication) = (self.contact_points(), format!("{DATACENTER}:{NODES}"));
         let options = ["--keyspace", keyspace, "--contact-points", &points, "--replication", &replication];
@@ -163,7 +164,7 @@ impl<'s> Nodes<'s> {
         })
     }
 
-    /// Waits until the nodes have ended what they do in the background, such as compactions. Gives up after a while.
+    /// Waits until the nodes have ended background work, such as compactions. Gives up after [`REST_MAX`].
     pub(super) fn rest(&self) -> Result<()> {
         let begin = Instant::now();
         while begin.elapsed() < REST_MAX {
@@ -186,7 +187,8 @@ impl<'s> Nodes<'s> {
 
 impl Drop for Nodes<'_> {
     fn drop(&mut self) {
-        // Kills and reaps them. Then their numbers may belong to others, so the guard must not find them.
+        // Kills and reaps the processes. Then their process ids may belong to other processes, so the guard must not
+        // find the `pid` files.
         self.processes.clear();
         for node in 0..NODES {
             let _ = fs::remove_file(self.node_directory(node).join("pid"));
@@ -198,7 +200,7 @@ impl Drop for Nodes<'_> {
 
 /// A klad that is ready. Dropping it kills it.
 pub(super) struct Klad {
-    // Ends first: then its number may belong to another process, so the guard must not find it.
+    // Dropped before `_pid`. Then the process id may belong to another process, so `_pid` hides it from the guard.
     server: RunningServer,
     _pid: PidFile,
 }
@@ -219,29 +221,30 @@ impl std::ops::Deref for Klad {
     }
 }
 
-/// The fields of `/proc/PID/stat` with user and system time: of the process, and of its children that were waited for.
+/// The fields of `/proc/PID/stat` with user and system time. `OWN` is the process itself, `CHILDREN` its children that
+/// it has waited for.
 const OWN: [usize; 2] = [14, 15];
 const CHILDREN: [usize; 2] = [16, 17];
 
-/// The CPU time of all children of this process that have ended, in steps of 10 ms.
+/// The CPU time of all children that this process has waited for, in steps of 10 ms.
 pub(super) fn cpu_of_children() -> Result<Duration> {
     ticks(getpid(), CHILDREN)
 }
 
-/// Reads CPU times of a process, with that of threads that have ended.
+/// Reads CPU times of a process, including threads that have ended.
 fn ticks(pid: Pid, fields: [usize; 2]) -> Result<Duration> {
     let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    // The second field is the name in brackets, and may have spaces.
+    // The second field is the program's name in parentheses, and may contain spaces.
     let (_, rest) = text.rsplit_once(") ").context("stat has no name")?;
     let words: Vec<&str> = rest.split(' ').collect();
     let number = |field: usize| words.get(field - 3)?.parse::<u64>().ok();
     let ticks = fields.map(number).into_iter().sum::<Option<u64>>().context("stat has no CPU time")?;
-    // The kernel shows 100 ticks per second on every machine that klad runs on (USER_HZ).
+    // The kernel counts these times in ticks, 100 per second on every machine that klad runs on (USER_HZ).
     Ok(Duration::from_millis(ticks * 10))
 }
 
-/// Returns a number whose addresses no other cluster of this machine has.
+/// Returns a number N for which no other cluster on this machine uses the addresses 127.0.N.x.
 fn free_block() -> Result<u8> {
     let mut blocks = std::iter::repeat_with(|| fastrand::u8(10..250)).take(1_000);
     let free = |block: &u8| TcpListener::bind(SocketAddr::from(([127, 0, *block, 1], 7000))).is_ok();

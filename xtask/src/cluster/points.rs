@@ -1,4 +1,4 @@
-//! GET and PUT of one key: what klad adds at a moderate rate, and how many requests a second there can be.
+//! GET and PUT of one key: what klad adds at a moderate rate, and the highest number of requests a second.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,24 +15,25 @@ use super::{Args, CLIENTS, VALUE_BYTES, fill};
 use crate::profile_cost::cpu_of;
 use crate::setup::{Setup, grouped};
 
-/// The largest share that klad may have in the CPU time of klad and the nodes, percent.
+/// The largest allowed share of klad in the sum of the CPU times of klad and the nodes, percent.
 const SHARE_MAX_PERCENT: f64 = 20.0;
 
 /// The most that klad may add to the median response time, milliseconds.
 const ADDED_MS_MAX: f64 = 0.3;
 
-/// The longest time of a load beyond its length.
+/// How long a load may run beyond its length.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 const KEYSPACE: &str = "points";
 
-/// The keys that klad stores, and with which the rate of its batches is measured. The others are stored without klad.
+/// The number of keys that klad stores. They also measure the rate of klad's batches. `store` writes the other keys
+/// directly to the nodes, because that is faster.
 const KEYS_THROUGH_KLAD: u64 = 10_000;
 
 /// The percentiles in tables.
 const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];
 
-/// Both sides, ready, with all keys stored.
+/// Both sides of the comparison, ready, with all keys stored.
 pub(super) struct Points<'a> {
     args: &'a Args,
     setup: &'a Setup,
@@ -45,7 +46,7 @@ pub(super) struct Points<'a> {
 struct Sample {
     /// Response times at [`PERCENTILES`], milliseconds.
     response_ms: [f64; 3],
-    /// CPU time per request of the nodes, klad and the generator, microseconds.
+    /// CPU time per request, microseconds: of the nodes, of klad, and of the generator.
     cpu_us: [f64; 3],
     requests: f64,
     failed: u64,
@@ -64,7 +65,7 @@ impl<'a> Points<'a> {
         println!("\nkeys stored through batches of one klad: {stored:.0} per second ({} keys)", grouped(through_klad));
         let direct = Direct::connect(&nodes.addresses(), KEYSPACE, args.keys)?;
         let points = Points { args, setup, nodes, klads, direct };
-        // So that the JVMs have compiled what the requests need.
+        // The warm-up lets the JVMs compile the code that the requests need.
         for operation in [Operation::Get, Operation::Put] {
             eprintln!("warming up {}", operation.name());
             points.direct.closed(operation, CLIENTS, *args.duration)?;
@@ -81,7 +82,7 @@ impl<'a> Points<'a> {
             let (mut direct, mut klad) = (Vec::new(), Vec::new());
             for round in 0..self.args.rounds {
                 eprintln!("{} at {}/s, round {}", operation.name(), self.args.rate.0, round + 1);
-                // Neither side is always the first.
+                // The sides take turns at being first.
                 if round % 2 == 0 {
                     direct.push(self.open_direct(operation)?);
                     klad.push(self.open_klad(operation)?);
@@ -181,7 +182,7 @@ impl<'a> Points<'a> {
         Ok(())
     }
 
-    /// Requests per second of closed load on these klads together.
+    /// Returns the requests per second of closed load on these klads together.
     fn closed(&self, operation: Operation, klads: &[usize]) -> Result<f64> {
         let options = format!("--closed --connections {}", CLIENTS / klads.len());
         let load = |klad: usize| {
@@ -225,7 +226,7 @@ fn sample(response_ms: [f64; 3], cpu: [Duration; 3], served: u64, failed: u64) -
     Sample { response_ms, cpu_us: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / requests), requests, failed }
 }
 
-/// The response time at a percentile.
+/// Returns the response time at a percentile of a load.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rank among the responses")]
 fn at(load: &Load, percentile: f64) -> Duration {
     let count = to_f64(load.responses.len() as u64);

@@ -1,4 +1,5 @@
-//! Scans as streams of lines: of one directory, which is in one bucket, and of everything, which is in all buckets.
+//! Measures scans as streams of lines: a scan of one directory, which is in one bucket, and a scan of all entries,
+//! which are in all buckets.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read};
@@ -18,10 +19,10 @@ use crate::setup::{Setup, grouped, mebibytes};
 
 const KEYSPACE: &str = "scans";
 
-/// The bytes of the values.
+/// The size of the values, bytes.
 const VALUE_BYTES: usize = 20;
 
-/// How often klad's memory is read.
+/// The interval at which klad's memory is read.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs the measurement, and prints its table.
@@ -42,7 +43,7 @@ pub(super) fn run(args: &Args, setup: &Setup, nodes: &Nodes) -> Result<()> {
     {
         nodes.rest()?;
         eprintln!("scanning {} entries", grouped(expected));
-        // A new klad, whose memory shows nothing but the scan.
+        // A new klad, so that its memory shows only the scan.
         let klad = nodes.klad(KEYSPACE, "scan", &["--scan-time-max", "1h"])?;
         let scan = measure(&klad, query)?;
         drop(klad);
@@ -66,7 +67,7 @@ pub(super) fn run(args: &Args, setup: &Setup, nodes: &Nodes) -> Result<()> {
     Ok(())
 }
 
-/// What a scan has measured.
+/// The figures of one scan. Memory is in bytes.
 struct Scan {
     entries: u64,
     time: Duration,
@@ -99,7 +100,7 @@ fn measure(klad: &RunningServer, query: &str) -> Result<Scan> {
     let (entries, time) = read?;
     let sampled = sampled.ok().context("the thread that reads the memory has panicked")?;
     let [_, peak] = memory(klad.pid())?;
-    // The kernel's own peak is exact, if the scan has raised it.
+    // The kernel's own peak is exact, but it only shows this scan if the scan has raised it.
     let memory_peak = if peak > peak_before { peak } else { sampled };
     Ok(Scan { entries, time, memory_before, memory_peak })
 }
@@ -129,13 +130,13 @@ fn read_scan(body: impl Read) -> Result<u64> {
     }
 }
 
-/// The key of an entry; `None` for another line. The keys of this measurement need no escapes.
+/// Returns the key of a line with an entry; `None` for other lines. The keys of this measurement need no JSON escapes.
 fn key_of(line: &[u8]) -> Option<&[u8]> {
     let rest = line.strip_prefix(br#"{"key":""#)?;
     rest.split(|byte| *byte == b'"').next()
 }
 
-/// The resident set of a process, and its peak so far, bytes.
+/// Returns the resident set of a process, and the peak of the resident set so far, bytes.
 fn memory(pid: Pid) -> Result<[u64; 2]> {
     let path = format!("/proc/{}/status", pid.as_raw_nonzero());
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

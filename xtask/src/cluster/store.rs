@@ -1,4 +1,5 @@
-//! Stores many entries quickly: in batches of a partition, without klad, which reads each key before it stores it.
+//! Stores many entries directly in Cassandra, in batches of one partition each. This is faster than through klad,
+//! which reads each key before it stores the entry.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,13 +14,13 @@ use tokio::task::JoinSet;
 use super::direct::{Requests, Row, runtime};
 use super::go_on;
 
-/// The rows of one batch. With values of 100 bytes they are below `batch_size_fail_threshold`.
+/// The number of rows in one batch. With values of 100 bytes a batch is smaller than `batch_size_fail_threshold`.
 const ROWS: usize = 100;
 
-/// Batches in flight.
+/// The number of batches in flight.
 const IN_FLIGHT: usize = 16;
 
-/// Stores rows like that of `first`, which klad has stored with a value of `value_bytes`.
+/// Stores a row for each of `keys`, like the row of `first`, which klad has stored with a value of `value_bytes`.
 pub(super) fn store(
     nodes: &[SocketAddr],
     keyspace: &str,

@@ -1,4 +1,4 @@
-//! RocksDB as klad opens it, read by threads in a loop: the least that a server on it can cost.
+//! RocksDB with klad's options, read by threads in a loop. No server on this engine can cost less.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! What connections cost: memory of each, and the CPU time of a GET with few and with many. Beside a bare echo.
+//! What connections cost, compared with a bare echo: the memory of a connection, and the CPU time of a GET with few
+//! connections and with many.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,21 +16,22 @@ use rustix::process::Pid;
 use super::{Bound, Comparison, PATIENCE, Yardstick, served};
 use crate::profile_cost::cpu_of;
 
-/// The numbers of connections that send requests at once. The CPU time includes that of opening them.
+/// The numbers of connections that send requests at the same time. The CPU time includes the opening of the
+/// connections.
 const ACTIVE: [(&str, u32); 3] =
     [("GET, 64 connections", 64), ("GET, 1,000 connections", 1_000), ("GET, 10,000 connections", 10_000)];
 
 /// The number of connections whose memory is measured.
 const IDLE: usize = 5_000;
 
-/// The number of keys: few, because the connections are measured and not the cache.
+/// The number of keys. It is small, because the measurement is about connections and not about the cache.
 const KEYS: u32 = 100_000;
 
-/// The time in which a server takes all connections, and gives memory back that it keeps after a request.
+/// A pause in which a server accepts all connections, and frees the memory that it keeps for a while after a request.
 const REST: Duration = Duration::from_secs(1);
 
 impl<'a> Yardstick<'a> {
-    /// Starts a bare HTTP echo, whose directory is `name`.
+    /// Starts a bare HTTP echo server, whose directory is `name`.
     pub(super) fn echo(self, name: &str) -> Result<RunningServer> {
         let words = ["{klad}", "lab", "echo", "--listen", "{address}"].map(str::to_owned);
         let peer =
@@ -37,7 +39,7 @@ impl<'a> Yardstick<'a> {
         self.setup.serve_kind(ServerKind::Peer { peer: &peer, klad: self.setup.program() }, name)
     }
 
-    /// Prints the memory of a connection, and compares GETs with those of an echo.
+    /// Prints the memory of a connection to klad and to an echo, and compares their GETs.
     pub(super) fn connections(self) -> Result<Vec<Comparison<'a>>> {
         let klad =
             self.setup.serve("connections", &["--memory", "1GiB", "--threads", "1", "--connections-max", "10000"])?;
@@ -63,7 +65,8 @@ impl<'a> Yardstick<'a> {
     }
 }
 
-/// What [`IDLE`] open connections add to the resident memory of a server, KiB each: without a request, and after one.
+/// Returns the resident memory of a server for each of [`IDLE`] open connections, KiB: before a request on the
+/// connection, and after one.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
 fn memory_of_connections(address: SocketAddr, server: Pid) -> Result<[f64; 2]> {
     std::thread::sleep(REST);

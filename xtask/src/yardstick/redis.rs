@@ -1,4 +1,4 @@
-//! A Redis beside klad, loaded by its own load tester.
+//! A Redis server to compare klad with, loaded by Redis's own load tester.
 
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
@@ -16,13 +16,13 @@ use crate::yardstick::{CACHED_KEYS, PATIENCE};
 pub(super) struct Redis<'a> {
     setup: &'a Setup,
     port: String,
-    /// Where the load tester writes.
+    /// The file that the load tester writes its output to.
     said: PathBuf,
     _server: RunningProcess,
 }
 
 impl Redis<'_> {
-    /// Starts a server on the cores of servers, with snapshots off, and waits until it accepts connections.
+    /// Starts a Redis on the cores for servers, with snapshots off, and waits until it accepts connections.
     pub(super) fn start<'s>(setup: &'s Setup, name: &str, options: &[&str]) -> Result<Redis<'s>> {
         let directory = setup.directory().join(format!("redis-{name}"));
         fs::create_dir(&directory)?;
@@ -43,7 +43,7 @@ impl Redis<'_> {
         anyhow::bail!("redis-server accepts no connection")
     }
 
-    /// Sends `requests` requests in pipelines of 16. Returns how many it answered a second.
+    /// Sends `requests` requests in pipelines of 16. Returns how many requests Redis answered per second.
     pub(super) fn requests_per_s(&self, test: &str, requests: u64) -> Result<f64> {
         let mut command = Command::new("redis-benchmark");
         command.args(["-p", &self.port, "-t", test, "-n", &requests.to_string(), "-r", &CACHED_KEYS.to_string()]);
@@ -51,7 +51,7 @@ impl Redis<'_> {
         let status = self.setup.start_on(&self.setup.load_cores, command)?.wait(PATIENCE)?;
         let status = status.context("redis-benchmark does not end")?;
         let said = fs::read_to_string(&self.said)?;
-        // "test","rps",… in the first line, "GET","1234.50",… in the second.
+        // The first line is "test","rps",…, the second "GET","1234.50",….
         let rate = said.lines().nth(1).and_then(|line| line.split(',').nth(1)?.trim_matches('"').parse().ok());
         rate.filter(|_| status.success()).with_context(|| format!("redis-benchmark: {status}: {said}"))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::metrics::Counter;
 
 /// Counts values by bucket. `N` bounds make `N` buckets and one more for larger values. A value belongs to the first
-/// bucket whose bound is not below it.
+/// bucket whose bound is not below the value.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
@@ -83,7 +83,7 @@ impl<const N: usize> Histogram<N> {
         self.sum.add_owned(value);
     }
 
-    /// Records `value`. Any thread may call it.
+    /// Records `value`. Any thread may call this, if no thread calls `record_owned`.
     pub fn record(&self, value: u64) {
         self.bucket(value).add(1);
         self.sum.add(value);

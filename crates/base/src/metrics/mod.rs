@@ -13,8 +13,8 @@ pub use counter::Counter;
 pub use histogram::{Histogram, Snapshot};
 pub use samples::{Choice, Samples};
 
-/// A component that has metric families on the metrics page. The admin thread calls its function, which must not wait
-/// for a disk, or for a lock that another thread holds while that thread waits.
+/// A component that has metric families on the metrics page. The admin thread calls the component's function, which
+/// must not wait for a disk, or for a lock that another thread holds while that thread waits.
 pub trait Source: Send + Sync {
     /// Writes the component's families to the page. No other component has families of the same names.
     fn write(&self, page: &mut text::Page);

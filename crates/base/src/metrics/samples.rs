@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Lines that differ only in labels that the choice does not keep become one series, with their sum. `text::Page`
-//! passes the lines, so a metric is described once, for the page and for this.
+//! passes the lines to [`Samples`], so each metric is described only once, for the metrics page and for the console.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,8 +22,8 @@ pub struct Choice {
     pub by: Vec<String>,
 }
 
-/// The values of the chosen families. [`Samples::begin`], then [`Page::sampling`](crate::metrics::text::Page::sampling)
-/// and the sources fill in the current ones.
+/// The values of the chosen families. To get the current values, call [`Samples::begin`], and let the sources write to
+/// a page from [`Page::sampling`](crate::metrics::text::Page::sampling).
 #[derive(Debug)]
 pub struct Samples {
     choices: Vec<Choice>,
@@ -33,13 +33,13 @@ pub struct Samples {
     values: Vec<f64>,
     help: BTreeMap<String, String>,
     left_out: bool,
-    /// The series of the current line. Kept, so that a known series allocates nothing.
+    /// The series of the current line. This buffer is reused, so that a known series needs no allocation.
     current: String,
 }
 
 impl Samples {
-    /// Returns no samples yet. At most `series_max` series are kept: a source may have any number of them, for example
-    /// one for each node of a cluster. [`Samples::left_out`] says whether there were more.
+    /// Returns an empty set of samples. It keeps at most `series_max` series, because a source may have any number of
+    /// series, for example one for each node of a cluster. [`Samples::left_out`] says whether there were more.
     #[must_use]
     pub fn new(choices: Vec<Choice>, series_max: usize) -> Samples {
         let (series, positions, values, help, left_out, current) = Default::default();
@@ -51,7 +51,7 @@ impl Samples {
         self.values.fill(f64::NAN);
     }
 
-    /// All series that were seen so far, as in the text of a page, in the order of [`Samples::values`]. New ones are
+    /// All series that were seen so far, as in the text of a page, in the order of [`Samples::values`]. New series are
     /// added at the end.
     #[must_use]
     pub fn series(&self) -> &[String] {
@@ -64,7 +64,8 @@ impl Samples {
         &self.values
     }
 
-    /// Whether a line was ever left out, because there are too many series. It stays true, as the kept series remain.
+    /// Whether a line was ever left out, because there are too many series. Once true, this stays true, because the
+    /// kept series remain.
     #[must_use]
     pub fn left_out(&self) -> bool {
         self.left_out

@@ -1,6 +1,6 @@
-//! The Prometheus text format, version 0.0.4. Prometheus's libraries keep counters behind locks, and klad has its own
-//! counters, so klad writes the lines itself. A test checks them with `promtool check metrics`. The same sources can
-//! fill [`Samples`] instead of a text.
+//! The Prometheus text format, version 0.0.4. klad writes the lines itself, because Prometheus's libraries keep
+//! counters behind locks, and klad has its own counters. A test checks the lines with `promtool check metrics`. The
+//! same sources can fill [`Samples`] instead of a text.
 //!
 //! ```text
 //!   # HELP klad_fsync_seconds Time of one sync of the log.
@@ -43,7 +43,7 @@ enum Target<'s> {
 /// One family of the page: samples that differ in their labels.
 #[derive(Debug)]
 pub struct Family<'p, 's> {
-    /// `None`: the samples do not need its lines.
+    /// `None`: the samples do not need the family's lines.
     target: Option<&'p mut Target<'s>>,
     name: &'p str,
 }
@@ -51,7 +51,7 @@ pub struct Family<'p, 's> {
 /// The value of a line.
 #[derive(Clone, Copy, Debug)]
 enum Value {
-    /// A whole number, with all its digits: a double would round one above 2^53.
+    /// A whole number, with all its digits: a double would round a number above 2^53.
     Whole(u64),
     Number(f64),
 }
@@ -116,7 +116,7 @@ impl Family<'_, '_> {
         self.line("", labels, None, Value::Number(value))
     }
 
-    /// Writes one sample that is a whole number, with all its digits: `sample` would round one above 2^53.
+    /// Writes one sample that is a whole number, with all its digits: `sample` would round a number above 2^53.
     pub fn whole(&mut self, labels: &[(&str, &str)], value: u64) -> &mut Self {
         self.line("", labels, None, Value::Whole(value))
     }

@@ -6,8 +6,8 @@ use crate::limits::{
     ENGINE_FILES_MIN, REFUSED_LINGERING_MAX,
 };
 
-/// Raises the soft limit of open files to the hard limit. Returns the soft limit after that: if the kernel rejects the
-/// change, the old one.
+/// Raises the soft limit of open files to the hard limit. Returns the resulting soft limit, which is the old one if the
+/// kernel rejects the change.
 #[must_use]
 pub fn raise_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -16,8 +16,8 @@ pub fn raise_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// The division of the limit of open files. Clients must not take the descriptors that a large store needs, nor the
-/// other way round: an engine that cannot open a file stops writing.
+/// The division of the limit of open files. Clients must not take the descriptors that the engine needs for a large
+/// store, because an engine that cannot open a file stops writing. The engine must not take those of clients either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
     limit: u64,
@@ -56,7 +56,7 @@ impl Shares {
 
     /// Returns the number of connections that klad accepts by default, as far as descriptors limit it: the limit less
     /// [`DESCRIPTORS_KEPT`], but at least half of the limit, and at most what fits beside [`ENGINE_FILES_MIN`] files of
-    /// the engine. The last may be 0.
+    /// the engine. If nothing fits beside them, this is 0.
     #[must_use]
     pub fn connections(&self) -> u64 {
         let some = self.limit.saturating_sub(DESCRIPTORS_KEPT).max(self.limit / 2);

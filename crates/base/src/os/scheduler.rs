@@ -20,8 +20,8 @@
 
 use std::time::Duration;
 
-/// The length of the requested time slices, the shortest that the kernel accepts. When only the worker had it, and
-/// RocksDB's threads ran on the same core, p99.9 was 4.6 ms instead of 6.0 ms (docs/decisions/tail-latency.md).
+/// The length of the requested time slices, the shortest that the kernel accepts. When only the worker had this length,
+/// and RocksDB's threads ran on the same core, p99.9 was 4.6 ms instead of 6.0 ms (docs/decisions/tail-latency.md).
 const SLICE: Duration = Duration::from_micros(100);
 
 /// Requests the shortest time slices for the calling thread, if it has the default scheduling policy. If the kernel
@@ -44,7 +44,8 @@ pub fn thread_sleeps() -> u64 {
     usage.ru_nvcsw.cast_unsigned()
 }
 
-/// Returns another number at each call: it is not known whether the calling thread has slept.
+/// Returns a different number at each call, as if the calling thread had always slept, because this system does not
+/// count sleeps.
 #[cfg(not(target_os = "linux"))]
 #[must_use]
 pub fn thread_sleeps() -> u64 {

@@ -1,5 +1,5 @@
-//! The parts of profiling that run inside the profiled threads: in a signal handler, or in a lock that waits. What runs
-//! there never allocates, never takes a lock, and never calls a function that could.
+//! The parts of profiling that run inside the profiled threads: in a signal handler, or in a lock that waits. This code
+//! never allocates, never takes a lock, and never calls a function that could.
 //!
 //! ```text
 //!   a thread of klad                                                  klad-profiler (profile::collector)
@@ -37,9 +37,10 @@ pub enum Kind {
     RwLockRead,
     /// A readers-writer lock that other threads hold, for reading or writing. The thread wants to write.
     RwLockWrite,
-    /// A condition variable of `sync`, while the thread has nothing to do: a consumer of an empty queue, or a pause.
+    /// A condition variable of `sync`, while the thread has nothing to do. For example, its queue is empty, or it
+    /// pauses.
     Idle,
-    /// A condition variable of `sync`, for the result of another thread.
+    /// A condition variable of `sync`, while the thread needs the result of another thread.
     Work,
     /// A POSIX condition variable, in RocksDB or the C++ library. Only the caller's name tells whether the thread is
     /// idle.

@@ -7,11 +7,15 @@
 //!                          ▲ next to pop         ▲ next to push
 //! ```
 //!
-//! This is Dmitry Vyukov's queue. A producer takes a position by one compare-and-swap, writes its slot, and then sets
-//! the slot's sequence, which gives the slot to the consumer. No thread ever waits for another one. A signal that
-//! interrupts a producer between these steps finds the next position free and takes that one. A consumer that meets
-//! an unfinished slot reports an empty queue and tries again later. If the next slot was not emptied yet, the queue
-//! is full; the event is lost, and counted. Called by `signal` and `waits`.
+//! This is Dmitry Vyukov's queue. Items have positions 0, 1, 2 and so on, and position p uses slot p modulo the
+//! capacity. A slot's sequence is p while the slot is free for the item of position p, and p + 1 while it holds that
+//! item.
+//!
+//! A producer takes a position by one compare-and-swap, writes the item into the slot, and then sets the slot's
+//! sequence, which gives the item to the consumer. No thread ever waits for another one. If a signal interrupts a
+//! producer between these steps, the signal's handler takes the next position. While the oldest item is not completely
+//! written, the consumer finds the queue empty, and tries again later. If the slot of the next position still holds an
+//! old item, the queue is full; the new event is lost, and counted. Called by `signal` and `waits`.
 
 #![expect(unsafe_code, reason = "the producer that took a slot's position writes it, and no type expresses that")]
 
@@ -19,10 +23,10 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The queue. `push` is async-signal-safe and lock-free. Items are copied and need no destructor.
+/// A bounded queue. `push` is async-signal-safe and lock-free. Items are copied and need no destructor.
 pub struct Ring<T: Copy> {
     slots: Box<[Slot<T>]>,
-    /// The capacity minus 1. The capacity is a power of two.
+    /// The capacity minus 1. The capacity is a power of two, so `position & mask` is the index of the slot.
     mask: u64,
     pushed: Line,
     popped: Line,
@@ -30,8 +34,8 @@ pub struct Ring<T: Copy> {
 }
 
 struct Slot<T> {
-    /// The position at which the slot may be written; that position plus 1 once it is written; the position of the
-    /// next lap once it is read.
+    /// The state of the slot: p while a producer may write the item of position p, p + 1 while that item waits for the
+    /// consumer, and p + capacity, the slot's next position, after the consumer has read the item.
     sequence: AtomicU64,
     item: UnsafeCell<MaybeUninit<T>>,
 }
@@ -127,8 +131,8 @@ impl<T: Copy> Ring<T> {
     }
 
     /// Takes the items that were pushed before the call, and passes each to `seen`. Leaves later items, so that the
-    /// call ends even with busy producers. A slot that is still being written hides the slots behind it; the call
-    /// retries while `again` returns `true`. Returns how many items it could not take.
+    /// call ends even with busy producers. A slot that is still being written hides the slots behind it. Then the call
+    /// retries as long as `again` returns `true`. Returns how many items it could not take.
     pub fn drain(&self, mut again: impl FnMut() -> bool, mut seen: impl FnMut(T)) -> u64 {
         let end = self.pushed.0.load(Ordering::Acquire);
         loop {

@@ -154,7 +154,7 @@ extern "C" fn handle(_signal: i32, information: *mut libc::siginfo_t, context: *
 }
 
 /// # Safety
-/// As [`Stack::of_context`].
+/// The same as for [`Stack::of_context`].
 unsafe fn cpu_sample(information: &SignalInformation, context: *const libc::ucontext_t) {
     let session = information.value;
     let Some(ring) = SAMPLES.get() else { return };
@@ -168,7 +168,7 @@ unsafe fn cpu_sample(information: &SignalInformation, context: *const libc::ucon
 }
 
 /// # Safety
-/// As [`Stack::of_context`].
+/// The same as for [`Stack::of_context`].
 unsafe fn answer(information: &SignalInformation, context: *const libc::ucontext_t) {
     let capture = information.value;
     let Some(ring) = ANSWERS.get() else { return };

@@ -1,9 +1,9 @@
 //! A timer on the CPU time of one thread. It sends SIGPROF to that thread.
 //!
-//! The kernel checks these timers once per tick, so a thread has at most one sample per tick, at any sampling rate.
-//! The overrun of the timer's signal counts the periods that have passed without a signal, so the sum is correct on
-//! average. The kernel's own work for a thread counts too, and is charged to the stack that called the kernel. Called
-//! by `profile::cpu`.
+//! The kernel checks these timers once per tick, so a thread has at most one sample per tick, at any sampling rate. The
+//! overrun of the timer's signal counts the periods that have passed without a signal, so the total number of periods
+//! is correct on average. The kernel's own work for a thread counts too, and is charged to the stack that called the
+//! kernel. Called by `profile::cpu`.
 
 #![expect(unsafe_code, reason = "system calls that only the C library wraps")]
 

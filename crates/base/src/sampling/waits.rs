@@ -159,7 +159,7 @@ pub fn count_acquisition(family: Family) {
 
 /// Calls `wait`, and returns its result. Makes the wait visible while it lasts, and during a profile also after it has
 /// ended. The caller is the innermost recorded frame. So the caller must not be inlined, and must do something after
-/// this call; otherwise its name is not on the stack.
+/// this call; otherwise the caller's name is not on the stack.
 #[cold]
 #[inline(never)]
 pub fn timed<R>(kind: Kind, wait: impl FnOnce() -> R) -> R {
@@ -238,7 +238,8 @@ fn end(kind: Kind, began: &StartedWait, frame: u64) {
         record(kind, began.at_ns, frame);
         RECORDING.set(false);
     }
-    // The slot is released after the push to the ring: a reader that sees the slot free finds the wait in the ring.
+    // The slot is released after the push to the ring, so that a reader that sees the slot free finds the wait in the
+    // ring.
     match began.slot {
         Some(slot) => slot.release(),
         None => _ = Shard::mine().unseen_ended.fetch_add(1, Ordering::Relaxed),

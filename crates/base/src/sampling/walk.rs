@@ -21,22 +21,22 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The number of frames that a stack keeps: the innermost ones. Frames beyond that are cut. A request through hyper and
-/// tokio to RocksDB has some 60 frames; `perf` keeps 127.
+/// The maximum of frames that a stack keeps. If there are more, the outermost frames are cut. A request through hyper
+/// and tokio to RocksDB has some 60 frames; `perf` keeps 127.
 pub const FRAMES_MAX: usize = 128;
 
 /// The bytes of the stack that one call of `process_vm_readv` reads. Most stacks of klad need two or three calls. A
 /// larger window makes each call more expensive, a smaller one needs more calls.
 const WINDOW_BYTES: usize = 2 << 10;
 
-/// The size of a page, or a whole fraction of it. Readable memory ends at a multiple of it.
+/// The size of a page, or a divisor of that size. Readable memory ends at a multiple of this number.
 const PAGE_BYTES: u64 = 4 << 10;
 
 /// The largest distance between a function's frame and its caller's, bytes: the default size of a whole stack.
 const FRAME_DISTANCE_MAX: u64 = 8 << 20;
 
-/// The alignment of frames. The ABI of x86-64 aligns the stack to 16 at every call; `AArch64`'s does not define where
-/// in a frame its record is.
+/// The alignment of frames. The ABI of x86-64 aligns the stack to 16 at every call; the ABI of `AArch64` does not
+/// define where in a frame the frame record is.
 const FRAME_ALIGNMENT: u64 = if cfg!(target_arch = "x86_64") { 16 } else { 8 };
 
 /// The lowest possible address of code.
@@ -179,8 +179,8 @@ impl Window {
     }
 }
 
-/// Reads memory of this process from address `from` on: at most `into`, and not beyond unreadable memory. Returns the
-/// number of words that were read.
+/// Reads the memory of this process that begins at address `from` into `into`, until `into` is full or the memory is
+/// not readable. Returns the number of words that were read.
 fn read(from: u64, into: &mut [MaybeUninit<u64>; WORDS]) -> usize {
     let Some(end) = from.checked_add(WINDOW_BYTES as u64) else { return 0 };
     // Readable memory may end between two pages, so each page is requested separately.

@@ -1,5 +1,5 @@
-//! Finds other differences between the two sides, such as another rate or another machine. They are reported before
-//! the figures, because they may have caused a difference. Called by `judge`.
+//! Finds differences between the settings of the two sides, such as another rate or another machine. They are reported
+//! before the figures, because they may have caused a difference in the figures. Called by `judge`.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub fn not_valid(a: &Side, b: &Side) -> Vec<String> {
     all.map(why).collect()
 }
 
-/// Lists, in words, differences between the sides that are not in figures, such as another rate, and other warnings.
+/// Lists, in words, the differences between the settings of the sides, such as another rate, and other warnings.
 #[must_use]
 pub fn warnings(a: &Side, b: &Side, together: (&Observed, &Observed)) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -62,7 +62,7 @@ pub fn warnings(a: &Side, b: &Side, together: (&Observed, &Observed)) -> Vec<Str
     warnings
 }
 
-/// The facts that should be equal for all runs, with their names.
+/// Returns the names and values of the facts that should be equal for all runs.
 fn facts(run: &RunResult) -> Vec<(&'static str, String)> {
     let (load, machine) = (&run.load, &run.machine);
     let mode = match load.mode {
@@ -91,7 +91,7 @@ fn facts(run: &RunResult) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The workload without the address of the server, because two servers have two addresses.
+/// Returns the workload in words. The server's address is removed, because two servers have different addresses.
 fn workload(run: &RunResult) -> String {
     let url = run.target.url.as_str();
     let path = url.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or("/");

@@ -1,4 +1,4 @@
-//! The figures that are compared, for a repeat or for a whole side. Called by `judge` and `klad_lab`.
+//! The figures that are compared, of a repeat or of a whole side. Called by `judge` and `klad_lab`.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,11 @@ use hdrhistogram::Histogram;
 use crate::recorder::{Outcome, histogram};
 use crate::result::{Percentile, Piece, SAMPLES_ABOVE_MIN, Section, micros};
 
-/// The percentiles that are judged, if there are enough samples.
+/// The percentiles that a comparison judges, if there are enough samples.
 pub const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99];
 
-/// The outcomes whose shares are judged. A side that rejects half of its requests may answer the others quickly.
+/// The outcomes whose shares a comparison judges. Response times alone would not be fair: a server that rejects half of
+/// its requests may answer the others quickly.
 const SHARES: [Outcome; 4] = [Outcome::Refused, Outcome::Failed, Outcome::TimedOut, Outcome::Unfinished];
 
 /// A figure that is compared.
@@ -21,7 +22,7 @@ pub enum Figure {
     Percentile(f64),
     /// The mean response time.
     Mean,
-    /// The maximum response time. It depends on a single request, so it is shown but not judged.
+    /// The maximum response time. The maximum depends on a single request, so it is shown but not judged.
     Max,
     /// Good answers per second.
     Goodput,
@@ -29,14 +30,14 @@ pub enum Figure {
     Share(Outcome),
 }
 
-/// The unit of a figure, and which direction is better.
+/// The unit of a figure, and whether more or less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Microseconds; less is better.
+    /// Microseconds. Less is better.
     Micros,
-    /// Good answers per second; more is better.
+    /// Good answers per second. More is better.
     PerSecond,
-    /// From 0 to 1; less is better.
+    /// A share of the requests, from 0 to 1. Less is better.
     Share,
 }
 
@@ -71,7 +72,8 @@ impl Figure {
         }
     }
 
-    /// The value of the figure in its unit; `None` if no request has such a value.
+    /// Returns the value of the figure in the unit of [`Figure::unit`]; `None` if there is no request to compute it
+    /// from.
     #[must_use]
     pub fn value(self, observed: &Observed) -> Option<f64> {
         let response = &observed.response;
@@ -85,7 +87,7 @@ impl Figure {
         }
     }
 
-    /// Why the figure of a repeat cannot be judged; `None` if it can.
+    /// Returns why this figure cannot be judged from `repeat`; `None` if it can be judged.
     #[must_use]
     pub fn lacks(self, repeat: &Observed) -> Option<String> {
         match self {
@@ -110,21 +112,21 @@ pub fn percentile_name(percent: f64) -> String {
     format!("p{percent}")
 }
 
-/// The requests of a repeat or of a side.
+/// The sums over the requests of a repeat (a run or a piece of a run), or of a whole side.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// Response times as in `Section::response`, nanoseconds.
     pub response: Histogram<u64>,
     /// The number of good answers.
     good: f64,
-    /// The length in seconds.
+    /// The time in which the requests ended, seconds.
     seconds: f64,
-    /// Requests by outcome.
+    /// The number of requests with each outcome.
     outcomes: BTreeMap<Outcome, u64>,
 }
 
 impl Observed {
-    /// No requests in a time of length 0.
+    /// Returns the sums of no requests, in a time of length 0.
     #[must_use]
     pub fn nothing() -> Observed {
         Observed { response: histogram(), good: 0.0, seconds: 0.0, outcomes: BTreeMap::new() }
@@ -166,7 +168,7 @@ impl Observed {
         self.outcomes.values().sum()
     }
 
-    /// The share of requests with an outcome among all that ended; `None` if none ended.
+    /// Returns the share of requests with this outcome among all requests that ended; `None` if none ended.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
     pub fn share(&self, outcome: Outcome) -> Option<f64> {
@@ -174,7 +176,7 @@ impl Observed {
         (all > 0).then(|| own as f64 / all as f64)
     }
 
-    /// Good answers per second; 0 if the length is 0.
+    /// Returns the number of good answers per second; 0 if the time has length 0.
     #[must_use]
     pub fn goodput_per_s(&self) -> f64 {
         if self.seconds > 0.0 { self.good / self.seconds } else { 0.0 }

@@ -1,31 +1,32 @@
 //! The confidence interval of a difference between repeats: Student's t, with unequal variances (Welch) or in pairs.
 //!
-//! Repeats are assumed to be independent, and normally distributed in their scale (logarithms, for times). If
-//! they are not quite normal, the mean of several repeats still is, nearly. An outlier does not only move the interval,
-//! but also widens it. Called by `judge` and `klad_lab`.
+//! Repeats are assumed to be independent and normally distributed. For times, the logarithms are assumed to be normal.
+//! If the repeats are not quite normal, the mean of several repeats is nearly normal. An outlier moves the interval,
+//! and also widens it. Called by `judge` and `klad_lab`.
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 /// A difference with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The mean of B minus the mean of A, in the scale of the repeats.
+    /// The mean of B minus the mean of A, in the scale of the repeats: logarithms or shares.
     pub difference: f64,
-    /// The half width of the interval: finite and more than 0.
+    /// Half the width of the confidence interval. It is finite and more than 0.
     pub half_width: f64,
 }
 
 impl Estimate {
-    /// Whether 0 lies outside the interval.
+    /// Returns `true` if 0 lies outside the confidence interval.
     #[must_use]
     pub fn excludes_zero(&self) -> bool {
         self.difference.abs() > self.half_width
     }
 }
 
-/// The interval for independent repeats, at least two on each side: Welch's t, with the degrees of freedom of Welch
-/// and Satterthwaite. The values are taken to be rounded to `resolution`: the variance of that rounding is added, so
-/// equal values do not make an interval of width 0. The interval misses the true difference with probability `error`.
+/// Returns the confidence interval of B minus A for independent repeats, at least two on each side. It uses Welch's t,
+/// with the degrees of freedom of Welch and Satterthwaite. The interval misses the true difference with probability
+/// `error`. The values are taken to be rounded to `resolution`. The variance of that rounding is added, so that equal
+/// values do not make an interval of width 0.
 #[must_use]
 pub fn apart(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     let ((mean_a, variance_a), (mean_b, variance_b)) = (moments(a), moments(b));
@@ -36,8 +37,8 @@ pub fn apart(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     Estimate { difference: mean_b - mean_a, half_width: quantile(freedom, error) * squared.sqrt() }
 }
 
-/// The confidence interval of B minus A for repeats in pairs, at least two: each value of `a` belongs to the value of
-/// `b` at the same index. `resolution` and `error` mean the same as in [`apart`].
+/// Returns the confidence interval of B minus A for at least two pairs of repeats. Each value of `a` forms a pair with
+/// the value of `b` at the same index. `resolution` and `error` mean the same as in [`apart`].
 #[must_use]
 pub fn in_pairs(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| b - a).collect();
@@ -46,18 +47,19 @@ pub fn in_pairs(a: &[f64], b: &[f64], resolution: f64, error: f64) -> Estimate {
     Estimate { difference: mean, half_width: quantile(count(&differences) - 1.0, error) * squared.sqrt() }
 }
 
-/// The variance of a rounding error that is uniform over `resolution`.
+/// Returns the variance of a rounding error that is uniformly distributed over a width of `resolution`.
 fn rounding(resolution: f64) -> f64 {
     resolution.powi(2) / 12.0
 }
 
-/// The number of standard errors on each side of the difference.
+/// Returns half the width of the confidence interval, in standard errors. `freedom` is the number of degrees of
+/// freedom.
 fn quantile(freedom: f64, error: f64) -> f64 {
     let student = StudentsT::new(0.0, 1.0, freedom).expect("more than 0 degrees of freedom");
     student.inverse_cdf(1.0 - error / 2.0)
 }
 
-/// The mean and the sample variance.
+/// Returns the mean and the sample variance.
 fn moments(values: &[f64]) -> (f64, f64) {
     let mean = values.iter().sum::<f64>() / count(values);
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();

@@ -1,8 +1,8 @@
 //! Judges each figure by its confidence interval, then all figures together. Called by `compare` and `klad_lab`.
 //!
-//! At most one in a hundred comparisons of equal sides may find a difference. Each judged figure is a chance of an
-//! error, so each gets an equal part of that probability (Bonferroni). The intervals then hold together, which those
-//! of Holm's procedure do not. A difference must also exceed the tolerance, because with enough repeats even the
+//! At most one in a hundred comparisons of equal sides may find a difference. Each judged figure can err, so each gets
+//! an equal part of this probability (Bonferroni). With this method, all confidence intervals hold at the same time,
+//! unlike with Holm's procedure. A difference must also exceed the tolerance, because with enough repeats even the
 //! smallest difference becomes significant.
 
 use crate::compare::alike;
@@ -19,13 +19,13 @@ const ERROR: f64 = 0.01;
 /// Differences of shares up to this are ignored: one request in a thousand.
 const SHARE_TOLERANCE: f64 = 0.001;
 
-/// A difference or an end of an interval from this value on is not reported, percent.
+/// A difference, or an end of a confidence interval, that is this large or larger is not reported, percent.
 const UNBOUNDED: f64 = 1e6;
 
 /// The relative resolution of a histogram with three digits.
 const RESOLUTION: f64 = 0.001;
 
-/// The rules of a judgement.
+/// The rules by which figures are judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Relative differences of times and goodput up to this share are ignored.
@@ -35,7 +35,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Rules with this tolerance.
+    /// Returns the rules with this tolerance, a share.
     #[must_use]
     pub fn new(tolerance: f64) -> Rules {
         Rules {
@@ -46,11 +46,11 @@ impl Rules {
     }
 }
 
-/// A figure whose repeats can be compared, in the scale of their differences.
+/// The values of one figure in all repeats, ready to be compared.
 struct Prepared {
     a: Vec<f64>,
     b: Vec<f64>,
-    /// Whether the values are logarithms; otherwise they are shares.
+    /// `true` if the values are logarithms, `false` if they are shares.
     logarithms: bool,
     /// The resolution of the values.
     resolution: f64,
@@ -58,13 +58,13 @@ struct Prepared {
     tolerance: f64,
 }
 
-/// What is compared: the runs of both sides, their sums, and their repeats.
+/// The two sides of a comparison: their runs, the sums of these runs, and their repeats.
 pub struct Evidence<'s> {
     /// The runs of A and of B.
     pub sides: (&'s Side, &'s Side),
-    /// All requests of A, and all requests of B.
+    /// The sums over all requests of A, and over all requests of B.
     pub together: (Observed, Observed),
-    /// The repeats of both sides.
+    /// The repeats of both sides, which show the noise.
     pub repeats: Repeats,
 }
 
@@ -133,7 +133,7 @@ pub fn judge(evidence: &Evidence, rules: Rules) -> Finding {
     finding
 }
 
-/// Adds up all runs of a side.
+/// Returns the sums over all runs of a side.
 fn together(side: &Side) -> anyhow::Result<Observed> {
     let mut all = Observed::nothing();
     for run in &side.runs {
@@ -142,14 +142,14 @@ fn together(side: &Side) -> anyhow::Result<Observed> {
     Ok(all)
 }
 
-/// Whether a figure is shown. A share of an outcome that never occurred is left out, so it is not a chance of an
-/// error either.
+/// Returns `true` if a figure is shown. The share of an outcome that never occurred is left out, because each judged
+/// figure can err.
 fn is_shown(figure: Figure, a: &Observed, b: &Observed) -> bool {
     let is_some = |observed: &Observed| figure.value(observed).is_some_and(|value| value > 0.0);
     figure.unit() != Unit::Share || is_some(a) || is_some(b)
 }
 
-/// Prepares the repeats of a figure; the error says why it cannot be judged.
+/// Returns the values of `figure` in all repeats, ready to be compared. The error says why the figure cannot be judged.
 fn prepare(
     figure: Figure,
     repeats: &Repeats,
@@ -176,8 +176,8 @@ fn prepare(
             let resolution = one_of(each().map(requests).fold(f64::INFINITY, f64::min));
             Prepared { a, b, logarithms: false, resolution, tolerance: SHARE_TOLERANCE }
         }
-        // A value of 0 has no logarithm, so the values are compared as shares of A's value over all requests, or of
-        // B's.
+        // A value of 0 has no logarithm. The values are therefore divided by A's value over all requests, or by B's if
+        // A's is 0.
         Unit::PerSecond | Unit::Micros if a.iter().chain(&b).any(|value| *value <= 0.0) => {
             let [of_a, of_b] = [together.0, together.1].map(|side| figure.value(side).unwrap_or(0.0));
             let whole = if of_a > 0.0 { of_a } else { of_b.max(f64::MIN_POSITIVE) };
@@ -213,11 +213,11 @@ fn estimate(prepared: &Prepared, paired: bool, error: f64, rules: Rules) -> Esti
     estimate
 }
 
-/// Returns a figure that is judged.
+/// Judges `figure` by the confidence interval in `estimate`.
 fn found(figure: Figure, (a, b): (Option<f64>, Option<f64>), prepared: &Prepared, estimate: Estimate) -> FigureFound {
     let percent = |difference: f64| {
         let part = if prepared.logarithms { difference.exp_m1() } else { difference };
-        // A loss ends at 100 %, and a share at 100 points.
+        // A value cannot fall by more than 100 %. A share cannot rise by more than 100 percentage points.
         let most = if figure.unit() == Unit::Share { 100.0 } else { f64::INFINITY };
         Some((part * 100.0).clamp(-100.0, most)).filter(|percent| *percent < UNBOUNDED)
     };

@@ -1,4 +1,4 @@
-//! `klad bench compare`: is B faster or slower than A, and how certain is that?
+//! `klad bench compare`: is B faster or slower than A, and how certain is the answer?
 //!
 //! ```text
 //!     A.json,…  ─▶ sides ─▶ alike: other differences ────────────┐
@@ -8,9 +8,9 @@
 //!                        pieces
 //! ```
 //!
-//! A difference counts only if noise does not explain it: at most one in a hundred comparisons of equal sides finds a
-//! difference at any figure. It must also exceed the tolerance. A figure that cannot be judged is reported as such,
-//! and never as equal. Called by `runner`.
+//! A difference counts only if noise does not explain it, and if it exceeds the tolerance. At most one in a hundred
+//! comparisons of equal sides finds a difference at any figure. A figure that cannot be judged is reported as not
+//! judged, and never as equal. Called by `runner`.
 
 use std::path::Path;
 

@@ -13,13 +13,13 @@ use crate::result::Percentile;
 use klad_page::parts::{self, Cell, Column, Tile, Tone};
 use klad_page::{Axis, Chart, Colour, Page, Series, Style, Unit};
 
-/// The points of the percentile plot for each halving of the distance to 100 %.
+/// The number of points of the percentile plot for each halving of the distance to 100 %, such as from 90 % to 95 %.
 const POINTS_PER_HALF_DISTANCE: f64 = 4.0;
 
 /// The figures at the top of the page.
 const KEY_FIGURES: [&str; 4] = ["p50", "p99", "p99.9", "goodput"];
 
-/// Returns the page, from the finding, all requests of A and of B, and their repeats.
+/// Returns the page. `together` has all requests of A, and all requests of B. `repeats` has the repeats of both sides.
 #[must_use]
 pub fn html(finding: &Finding, together: (&Observed, &Observed), repeats: &Repeats) -> String {
     let title = format!("{} against {}", name(&finding.b), name(&finding.a));
@@ -87,7 +87,8 @@ fn tiles(finding: &Finding) -> Vec<Tile> {
     KEY_FIGURES.iter().filter_map(|name| finding.figure(name)).map(tile).collect()
 }
 
-/// The chart of both distributions: all requests together, and each repeat.
+/// Returns the chart of the response times of A and B: a line for all requests of a side together, and one for each
+/// repeat.
 fn latency((a, b): (&Observed, &Observed), repeats: &Repeats) -> Chart {
     let samples = a.response.len().max(b.response.len());
     let at = places(samples);
@@ -115,7 +116,8 @@ fn latency((a, b): (&Observed, &Observed), repeats: &Repeats) -> Chart {
     chart
 }
 
-/// The positions on the axis, as 1 ÷ (1 − quantile), as long as a sample lies above.
+/// Returns the positions of the points on the axis, as 1 ÷ (1 − quantile), up to the last position with a sample above
+/// it.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
 fn places(samples: u64) -> Vec<f64> {
     let halvings = (0_u32..).map(|step| 2_f64.powf(f64::from(step) / POINTS_PER_HALF_DISTANCE));
@@ -128,7 +130,7 @@ fn point(histogram: &Histogram<u64>, place: f64) -> Option<Percentile> {
     there.then(|| Percentile::of(histogram, 100.0 - 100.0 / place))
 }
 
-/// The chart of the difference at each judged percentile, with its interval.
+/// Returns the chart of the difference at each judged percentile, with the confidence interval of the difference.
 fn differences(finding: &Finding, (a, b): (&Observed, &Observed)) -> Chart {
     let samples = a.response.len().max(b.response.len());
     let judged = PERCENTILES.iter().filter_map(|percentile| {

@@ -1,8 +1,9 @@
-//! Chooses the repeats of each side: runs, if both sides have several, otherwise pieces of runs. Called by `judge`.
+//! Chooses the repeats of each side, which show the noise. They are whole runs if both sides have several runs,
+//! otherwise pieces of runs. Called by `judge`.
 //!
-//! Runs show how two starts of a server differ, and how the machine drifts between them; pieces of one run do not.
-//! Repeats are compared in pairs if that removes a common influence: runs that were made in turn, and pieces of a
-//! load that changes.
+//! Several runs show how two starts of a server differ, and how the machine drifts between them. Pieces of one run do
+//! not show this. Repeats are compared in pairs if this removes a common influence: if the runs were made in turn, or
+//! if the load changes from piece to piece.
 
 use anyhow::Context as _;
 
@@ -10,8 +11,8 @@ use crate::compare::alike::stages;
 use crate::compare::figures::Observed;
 use crate::compare::sides::{Run, Side};
 
-/// The smallest number of pairs; fewer runs are not paired. Pairs have half the degrees of freedom. With fewer pairs
-/// this widens the confidence interval by more than drift of the machine usually does.
+/// The smallest number of pairs. Fewer runs are not compared in pairs, because pairs have half the degrees of freedom.
+/// With fewer than five pairs, this widens the confidence interval more than drift of the machine usually does.
 pub const PAIRS_MIN: usize = 5;
 
 /// The kind of repeats.
@@ -28,19 +29,20 @@ pub enum Kind {
 pub struct Repeats {
     /// Whether the repeats are runs or pieces.
     pub kind: Kind,
-    /// Whether the repeats with the same index form pairs; both sides then have equally many.
+    /// `true` if the repeats of A and B with the same index form pairs. Both sides then have the same number of
+    /// repeats.
     pub paired: bool,
     /// The repeats of A.
     pub a: Vec<Observed>,
     /// The repeats of B.
     pub b: Vec<Observed>,
-    /// Why a side has fewer than two repeats; `None` if both have enough.
+    /// Why a side has fewer than two repeats; `None` if both sides have enough.
     pub missing: Option<String>,
 }
 
 impl Repeats {
-    /// Chooses what is compared as repeats: whole runs if both sides have several runs, otherwise pieces of runs. If
-    /// pieces are missing, both lists are empty, and `missing` says why.
+    /// Chooses the repeats: whole runs if both sides have several runs, otherwise pieces of runs. If a side has too few
+    /// pieces, `a` and `b` are empty, and `missing` says why.
     ///
     /// # Errors
     /// If a histogram cannot be read.
@@ -79,7 +81,7 @@ impl Repeats {
     }
 }
 
-/// Returns the requests of a run's measured part.
+/// Returns the sums over the requests of a run's measured part.
 ///
 /// # Errors
 /// If the histogram of the measured part cannot be read; the error contains the file.
@@ -87,7 +89,7 @@ pub fn whole(run: &Run) -> anyhow::Result<Observed> {
     Observed::of_section(&run.result.measured).with_context(|| run.path.display().to_string())
 }
 
-/// Returns what a side lacks to be compared by pieces.
+/// Returns why a side cannot be compared by pieces; `None` if it can.
 fn missing(side: &Side) -> Option<String> {
     let advice = "give several runs of each side, separated by commas";
     let without = side.runs.iter().find(|run| run.result.pieces.is_empty());
@@ -127,7 +129,7 @@ fn in_turn(a: &Side, b: &Side) -> Option<(Vec<usize>, Vec<usize>)> {
     Some((of_a, of_b))
 }
 
-/// Whether the load of a run changes over time.
+/// Returns `true` if the load of a run changes over time.
 fn changes(run: &Run) -> bool {
     let rates = run.result.load.stages.iter().flat_map(|stage| [stage.from_per_s, stage.to_per_s]);
     let rates: Vec<f64> = rates.flatten().collect();

@@ -20,12 +20,12 @@ pub struct Run {
 /// The runs of one side; at least one.
 #[derive(Clone, Debug)]
 pub struct Side {
-    /// The runs, in the order given; those of a directory by their names.
+    /// The runs in the order of the command line. The runs of a directory are sorted by file name.
     pub runs: Vec<Run>,
 }
 
 impl Side {
-    /// Reads a side: a file, a directory of `.json` files, or several of these separated by commas.
+    /// Reads a side from `given`: a file, a directory of `.json` files, or several of these separated by commas.
     ///
     /// # Errors
     /// If a file cannot be read or is not a result with this version's schema, if a directory has no result, or if
@@ -60,7 +60,7 @@ impl Side {
 }
 
 impl Run {
-    /// Whether both are the same run, in one file or in two.
+    /// Returns `true` if `other` is the same run, even if it was read from another file.
     #[must_use]
     pub fn is_same_as(&self, other: &Run) -> bool {
         let identity = |run: &Run| {
@@ -71,7 +71,7 @@ impl Run {
     }
 }
 
-/// Lists the `.json` files of a directory, by their names.
+/// Lists the `.json` files of a directory, sorted by name.
 fn results_in(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let cannot = || format!("cannot read {}", directory.display());
     let mut found = Vec::new();

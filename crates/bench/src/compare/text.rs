@@ -6,10 +6,10 @@ use crate::compare::finding::{FigureFound, Finding, Judgement, Source, Verdict};
 use crate::compare::repeats::{Kind, Repeats};
 use crate::text::{line, time_us};
 
-/// The number of files of a side that are named; the others are counted.
+/// The largest number of files of a side that are named. Of further files, only the number is shown.
 const FILES_SHOWN: usize = 4;
 
-/// Returns the whole text.
+/// Returns the whole text of a comparison.
 #[must_use]
 pub fn report(finding: &Finding) -> String {
     let mut text = String::new();
@@ -68,7 +68,7 @@ fn confidence(text: &mut String, finding: &Finding) {
     line!(text, "  A and B: all requests together. Difference: mean over the repeats, as percent of A");
 }
 
-/// Describes the repeats, and what they cannot show.
+/// Returns a sentence about the repeats, and about what repeats of this kind cannot show.
 #[must_use]
 pub fn repeats_note(repeats: &Repeats) -> String {
     let (a, b) = (repeats.a.len(), repeats.b.len());
@@ -115,7 +115,7 @@ pub fn difference(figure: &FigureFound) -> String {
     figure.difference_percent.map_or_else(|| "-".to_owned(), |by| signed(figure, by))
 }
 
-/// Formats the interval of a figure.
+/// Formats the confidence interval of a figure.
 #[must_use]
 pub fn interval(figure: &FigureFound) -> String {
     match (figure.low_percent, figure.high_percent) {
@@ -134,7 +134,7 @@ pub fn verdict(figure: &FigureFound) -> String {
     }
 }
 
-/// Says how small a difference these runs could show.
+/// Returns a sentence about the smallest difference that these runs could show.
 #[must_use]
 pub fn smallest(percent: f64) -> String {
     format!("At p99 these runs could show a difference of {percent:.1} % or more.")
@@ -163,7 +163,7 @@ fn signed(figure: &FigureFound, percent: f64) -> String {
     format!("{} {}", bare(figure, percent), if figure.unit == "share" { "pt" } else { "%" })
 }
 
-/// Returns the verdict in a word that fits the figure.
+/// Returns the verdict on a figure in words that fit its unit, such as `slower` for times.
 fn word(figure: &FigureFound) -> &'static str {
     match (figure.verdict, figure.unit) {
         (Judgement::Better, "us") => "faster",
@@ -177,7 +177,7 @@ fn word(figure: &FigureFound) -> &'static str {
     }
 }
 
-/// Returns the verdict in words; `missing` says why there are no repeats.
+/// Returns the verdict in words. `missing` says why there are no repeats.
 #[must_use]
 pub fn sentence(finding: &Finding, missing: Option<&str>) -> String {
     let named = |judgement| {
@@ -197,7 +197,8 @@ pub fn sentence(finding: &Finding, missing: Option<&str>) -> String {
 /// Describes a difference, such as `p99 10.1 % (8.9 to 11.3 %)`.
 fn phrase(figure: &FigureFound) -> String {
     let (by, low, high) = (figure.difference_percent, figure.low_percent, figure.high_percent);
-    // All three have the same sign, because otherwise the figure would not differ.
+    // The difference and both ends of its interval have the same sign: otherwise the figure would not count as
+    // different.
     let [by, low, high] = [by, low, high].map(|percent| percent.map(f64::abs));
     let shares = figure.unit == "share";
     let digits = |percent: f64| match shares {

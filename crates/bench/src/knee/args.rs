@@ -15,25 +15,25 @@ use crate::units::{self, Rate};
 Exit codes: 0 the knee was found, or is above --to; 1 the search could not be made; 2 wrong usage; 3 no rate meets --slo;\n\
 4 the generator was the limit, runs differed too much, or the search was broken off. docs/bench.md explains the search.")]
 pub struct KneeArgs {
-    /// Server, as for a run.
+    /// URL of the server, as for klad bench.
     #[arg(value_name = "URL")]
     pub url: String,
 
-    /// Requests, connections and limits, as for a run.
+    /// The options for requests, connections and limits, as for `klad bench`.
     #[command(flatten)]
     pub requests: RequestArgs,
 
     /// Objectives such as 'p99<5ms,refused<0.1%'. The knee is the highest rate that meets all of them.
     #[arg(long, value_name = "OBJECTIVES", help_heading = "Search")]
     pub slo: Objectives,
-    /// Rate of the first level. The rate doubles while levels are good. If --slo demands a number of answers, the first
-    /// rate is at least 5 % above it.
+    /// Rate of the first run (level). The rate doubles while levels are good. If --slo demands a rate of answers, the
+    /// first level is at least 5 % above that rate.
     #[arg(long, value_name = "RATE", default_value = "1k/s", help_heading = "Search")]
     pub from: Rate,
     /// Highest rate to try [default: 10M/s].
     #[arg(long, value_name = "RATE", help_heading = "Search")]
     pub to: Option<Rate>,
-    /// Precision of the search: the first bad rate is at most this percentage above the last good one.
+    /// Precision of the search: the first bad rate is at most this percentage above the last good rate.
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = units::share, help_heading = "Search")]
     pub precision: f64,
     /// Number of runs of the last good rate, and of the first bad rate. A rate is good if most of its runs are good.
@@ -52,8 +52,8 @@ pub struct KneeArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration_or_zero, help_heading = "Search")]
     pub warm_up: Duration,
 
-    /// Admin address of the loaded klad, as http://HOST:PORT. With it, klad bench runs the last good and the first bad
-    /// rate once more after the search, and records CPU profiles and the server's queues.
+    /// Admin address of the loaded klad, as http://HOST:PORT. With this option, klad bench runs the last good and the
+    /// first bad rate once more after the search, and records CPU profiles and the server's queues.
     #[arg(long, value_name = "URL", help_heading = "Evidence")]
     pub admin: Option<String>,
     /// Read the token for the admin address from this file.
@@ -63,10 +63,10 @@ pub struct KneeArgs {
     #[arg(long, value_name = "DIR", requires = "admin", help_heading = "Evidence")]
     pub evidence: Option<PathBuf>,
 
-    /// Write the result as JSON to this file; - writes it to the standard output, instead of the text.
+    /// Write the result as JSON to this file. With -, write JSON to the standard output instead of the text.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub json: Option<PathBuf>,
-    /// Write the result as an HTML page: charts, levels, profiles and queues in one file.
+    /// Write the result as an HTML page, with charts, levels, profiles and queues in one file.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
     /// Write a line for each level on stderr.

@@ -1,8 +1,8 @@
 //! Records a klad under load at the last good and the first bad rate: a CPU profile, and its queues once a second,
 //! from its admin port.
 //!
-//! This happens in separate runs after the search, because it costs the server time and would change the result. If
-//! evidence cannot be recorded, the report says so, and the search is still successful. Called by `knee`.
+//! The records are made in separate runs after the search, because recording costs the server time and would change the
+//! result. If nothing can be recorded, the report says so, and the search is still successful. Called by `knee`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,8 @@ const PROFILE_MAX: Duration = Duration::from_secs(30);
 /// A metric that every klad has.
 const KLAD: &[u8] = b"klad_build_info{";
 
-/// Where evidence comes from and where it is written; nothing if it was not requested.
+/// Takes CPU profiles and queue figures from the admin port, and writes the profiles to files. Without `--admin` it
+/// does nothing.
 #[derive(Debug)]
 pub(super) struct EvidenceRecorder {
     source: Option<Arc<Admin>>,
@@ -34,7 +35,7 @@ pub(super) struct EvidenceRecorder {
 }
 
 impl EvidenceRecorder {
-    /// Reads the metrics of the admin port once, so that a wrong address is found before the search, and creates the
+    /// Reads the metrics of the admin port once, so that a wrong address is found before the search. Creates the
     /// directory of `--evidence`.
     pub(super) fn new(args: &KneeArgs) -> Result<EvidenceRecorder, Error> {
         let source = match &args.admin {
@@ -81,7 +82,7 @@ impl EvidenceRecorder {
             let level = match level {
                 Ok(level) => level,
                 Err(Error::Failed(why)) => {
-                    // The search itself is complete.
+                    // Only the runs for evidence end early; the search is complete.
                     found.broken_off = Some(format!("in the runs for evidence, at {:.1}/s: {why:#}", edge.rate_per_s));
                     break;
                 }
@@ -112,7 +113,7 @@ fn token(path: &Path) -> anyhow::Result<String> {
     Ok(token)
 }
 
-/// Takes a profile of the measured part, or of its first 30 seconds.
+/// Takes a CPU profile of the measured part, at most of its first 30 seconds. The measured part follows `warm_up`.
 fn profile(admin: &Admin, stop: &StopSignal, warm_up: Duration, length: Duration) -> anyhow::Result<Vec<u8>> {
     ensure!(!stop.wait_until(clock::now() + warm_up), "the run ended in its warm-up");
     let seconds = length.as_secs_f64().max(0.001);

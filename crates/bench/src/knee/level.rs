@@ -8,9 +8,9 @@ use crate::recorder::Outcome;
 use crate::result::{RunResult, Section, Slo};
 use crate::text::time_at;
 
-/// The checks of a run that make a level bad, and the reason that each stands for. `rate` is not among them: if
-/// requests were not sent because all connections were busy, the server was the cause, and response times show it.
-/// The server is also the cause of missing connections, unless `machine_limits` has failed too.
+/// The checks of a run that make a level bad, each with the reason that is reported. The check `rate` is not in this
+/// list: if requests were not sent because all connections were busy, the server was the cause, and the response times
+/// show it. The server is also the cause of missing connections, unless the check `machine_limits` has failed too.
 const CHECKS: [(&str, StopReason); 4] = [
     ("send_lag", StopReason::Generator),
     ("generator_cpu", StopReason::Generator),
@@ -18,7 +18,7 @@ const CHECKS: [(&str, StopReason); 4] = [
     ("connections", StopReason::Failures),
 ];
 
-/// A run at one rate.
+/// A run of the search at one rate.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Level {
     /// The scheduled rate, per second.
@@ -27,7 +27,8 @@ pub struct Level {
     pub purpose: Purpose,
     /// Whether every objective was met and the generator could make the load.
     pub good: bool,
-    /// `false` if the generator could not make the load and the level was repeated: the search ignores this run.
+    /// `false` if the search ignores this run, because the generator could not make the load and the level was
+    /// repeated.
     #[serde(default = "counted")]
     pub counted: bool,
     /// Why the level is not good; empty if it is good.
@@ -45,12 +46,12 @@ fn counted() -> bool {
 }
 
 impl Level {
-    /// Marks the level as repeated because of the generator.
+    /// Marks the level as one that the search ignores, because it was repeated.
     pub(super) fn not_counted(self) -> Level {
         Level { counted: false, ..self }
     }
 
-    /// Whether the generator could not make the load, so that the server's limit is unknown.
+    /// Returns `true` if the generator could not make the load, so that the server's limit is unknown.
     pub(super) fn is_of_generator(&self) -> bool {
         self.stopped_by.contains(&StopReason::Generator)
     }

@@ -36,27 +36,27 @@ use crate::runner::{self, Error, Verdict};
 use crate::threads::NoConnection;
 use crate::units::Rate;
 
-/// The lowest rate to try, requests per second, unless `--from` is lower. Below it a level of ten seconds would have
-/// fewer than a hundred requests.
+/// The lowest rate to try, requests per second, unless `--from` is lower. At a lower rate, a level of ten seconds would
+/// have fewer than a hundred requests.
 const RATE_LEAST: f64 = 10.0;
 
 /// The highest rate to try without `--to`, requests per second. It is more than a generator can send.
 const RATE_MOST: f64 = 10e6;
 
-/// If `--slo` demands a number of answers, the first level has at least this multiple of that number. At exactly
-/// that number the objective would be missed narrowly.
+/// If `--slo` demands a rate of answers, the rate of the first level is at least this multiple of the demanded rate. At
+/// exactly the demanded rate, the objective would be missed narrowly.
 const ABOVE_WANTED: f64 = 1.05;
 
-/// The number of times that a level is repeated if the generator could not make its load. Such a level is no evidence
-/// about the server. If the last repeat fails too, the search treats the rate as bad.
+/// The number of times that a level is repeated if the generator could not make its load, because such a level tells
+/// nothing about the server. If the last repeat fails too, the search treats the rate as bad.
 const GENERATOR_AGAIN: usize = 2;
 
-/// The pauses before new attempts to reach a server that has become unreachable, because an overload may soon be
-/// over.
+/// The pauses before new attempts to reach a server that has become unreachable. The attempts are made because an
+/// overload may soon be over.
 const RETRY_PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(6)];
 
-/// Searches, and reports the finding. If a run fails after the first level, the search ends early, and the report has
-/// the levels so far and the error. If the first level fails, its error is returned.
+/// Searches for the knee, and reports the finding. If a later run than the first fails, the search ends early, and the
+/// report has the levels so far and the error. If the first run fails, returns its error.
 ///
 /// # Errors
 /// As for [`runner::run`].
@@ -72,7 +72,7 @@ pub fn run(args: &KneeArgs) -> Result<Verdict, Error> {
     let mut search = Search::new(bounds);
     let mut levels: Vec<Level> = Vec::new();
     let mut first: Option<RunResult> = None;
-    // How often the present rate has been repeated because of the generator.
+    // How often the present rate was repeated because the generator could not make the load.
     let mut again = 0;
     let (found, broken_off) = loop {
         let (rate, purpose) = match search.next() {
@@ -115,8 +115,8 @@ pub fn run(args: &KneeArgs) -> Result<Verdict, Error> {
     report(args, &result, json, html)
 }
 
-/// Runs one level. With `again`, the server was reachable before: if it is unreachable now, new attempts follow after
-/// pauses.
+/// Runs one level. `again` means that the server was reachable before. In this case, if the server is unreachable now,
+/// new attempts follow after pauses.
 fn measure(args: &KneeArgs, rate: f64, again: bool, note: &Note) -> Result<RunResult, Error> {
     let mut pauses = RETRY_PAUSES.iter().filter(|_| again);
     loop {
@@ -165,7 +165,7 @@ fn report(
 /// Returns the limits of the search.
 ///
 /// # Errors
-/// If `--slo` demands more answers than `--to` allows requests.
+/// If `--slo` demands a rate of answers that is not below `--to`.
 fn bounds(args: &KneeArgs) -> Result<Bounds, Error> {
     let to = args.to.as_ref().map_or(RATE_MOST, |to| to.0);
     let (mut from, mut least) = (args.from.0, RATE_LEAST.min(args.from.0));
@@ -176,7 +176,7 @@ fn bounds(args: &KneeArgs) -> Result<Bounds, Error> {
                 args.slo
             )));
         }
-        // With fewer requests than demanded answers the objective cannot be met.
+        // At a rate below the demanded rate of answers, the objective cannot be met.
         (from, least) = (from.max(answers * ABOVE_WANTED), least.max(answers));
     }
     Ok(Bounds { from, to, least, precision: args.precision, repeats: usize::from(args.repeats) })

@@ -13,7 +13,7 @@ use klad_page::parts::{Cell, Column, Tile, Tone};
 use klad_page::{Axis, Band, Chart, Colour, Page, Series, Style, Unit, numbers, parts};
 use klad_profile::{picture, pprof};
 
-/// The metrics that are drawn: the prefix of their names, a title, and a unit.
+/// The metrics that are drawn: for each chart, the prefix of the metrics' names, the title, and the unit.
 const QUEUES: [(&str, &str, Unit); 4] = [
     ("klad_http_requests_in_flight", "Requests in flight", Unit::Count),
     ("klad_operations_in_use", "Operations in flight in storage", Unit::Count),
@@ -46,7 +46,7 @@ pub(super) fn html(result: &KneeResult) -> String {
     page.section("The search", &facts(result)).into_html()
 }
 
-/// Sorts levels by rate; those of one rate stay in the order of their runs.
+/// Sorts levels by rate. Levels with the same rate stay in the order of their runs.
 fn by_rate(levels: &[Level]) -> Vec<&Level> {
     let mut all: Vec<_> = levels.iter().collect();
     all.sort_by(|one, other| one.rate_per_s.total_cmp(&other.rate_per_s));
@@ -81,14 +81,14 @@ fn tiles(result: &KneeResult) -> Vec<Tile> {
     ]
 }
 
-/// The rates that were run, each once.
+/// Returns the rates of `levels`, which are sorted by rate, each rate once.
 fn rates(levels: &[&Level]) -> Vec<f64> {
     let mut rates: Vec<_> = levels.iter().map(|level| level.rate_per_s).collect();
     rates.dedup_by(|one, other| one.total_cmp(other).is_eq());
     rates
 }
 
-/// The median of a figure over the runs of each rate, of those runs that have the figure.
+/// Returns, for each rate, the median of a figure over the runs that have the figure.
 fn medians(levels: &[&Level], figure: impl Fn(&Level) -> Option<f64>) -> Vec<Option<f64>> {
     let median = |rate: f64| {
         let runs = levels.iter().filter(|level| level.rate_per_s.total_cmp(&rate).is_eq());
@@ -99,7 +99,7 @@ fn medians(levels: &[&Level], figure: impl Fn(&Level) -> Option<f64>) -> Vec<Opt
     rates(levels).into_iter().map(median).collect()
 }
 
-/// The band of rates above the last good one.
+/// Returns the coloured band of the rates above the last good rate.
 fn beyond(result: &KneeResult, levels: &[&Level]) -> Vec<Band> {
     let last = levels.last().map_or(0.0, |level| level.rate_per_s);
     let from = result.found.good.map_or(0.0, |edge| edge.rate_per_s);
@@ -212,7 +212,7 @@ fn queues(evidence: &Evidence, prefix: &str, title: &str, unit: Unit) -> Markup 
         let most = names.entry(name).or_insert(0.0);
         *most = most.max(*value);
     }
-    // The largest values first: an execution model may have more queues than there are colours.
+    // Sort by the largest value, because an execution model may have more queues than there are colours.
     let mut names: Vec<_> = names.into_iter().collect();
     names.sort_by(|one, other| other.1.total_cmp(&one.1));
     if names.is_empty() || samples.is_empty() {
@@ -230,7 +230,8 @@ fn queues(evidence: &Evidence, prefix: &str, title: &str, unit: Unit) -> Markup 
     html! { (chart) }
 }
 
-/// The difference between the two profiles: where the server spends more or less time beyond the knee.
+/// Returns the difference between the two profiles, which shows where the server spends more or less time at the first
+/// bad rate.
 fn difference(all: &[Evidence]) -> Markup {
     let [good, bad] = all else { return html! {} };
     let (Ok(before), Ok(after)) = (pprof::decode(&good.profile_bytes), pprof::decode(&bad.profile_bytes)) else {

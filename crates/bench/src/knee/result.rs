@@ -18,7 +18,7 @@ pub const SCHEMA: &str = "klad.knee/1";
 /// The result of one search.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KneeResult {
-    /// `klad.knee/1`.
+    /// Always `klad.knee/1`, the name and version of this JSON form.
     pub schema: String,
     /// The version of klad that made the load.
     pub klad_version: String,
@@ -30,17 +30,18 @@ pub struct KneeResult {
     pub machine: Machine,
     /// The server that received the load.
     pub target: Target,
-    /// The load of each level. Only the rate differs: here it is that of the first level.
+    /// The load of the first level. The other levels differ only in the rate.
     pub load: Load,
     /// The objectives as given.
     pub slo: String,
-    /// The first bad rate is at most this share, from 0 to 1, above the last good one.
+    /// The precision of the search, from `--precision`: the first bad rate is at most this share, from 0 to 1, above
+    /// the last good rate.
     pub precision: f64,
     /// The finding.
     pub found: SearchResult,
     /// All levels of the search, in the order of their runs.
     pub levels: Vec<Level>,
-    /// What was recorded of the server at the last good and the first bad rate, in separate runs; empty without
+    /// What was recorded about the server at the last good and the first bad rate, in separate runs. Empty without
     /// `--admin`.
     pub evidence: Vec<Evidence>,
 }
@@ -50,11 +51,11 @@ pub struct KneeResult {
 pub struct SearchResult {
     /// How the search ended.
     pub outcome: Outcome,
-    /// The highest rate below `bad` with more good than bad runs; `null` if there is none.
+    /// The last good rate: the highest rate below `bad` with more good than bad runs. `null` if there is none.
     pub good: Option<Edge>,
-    /// The lowest rate without more good than bad runs; `null` if all rates were good.
+    /// The first bad rate: the lowest rate at which good runs were not the majority. `null` if all rates were good.
     pub bad: Option<Edge>,
-    /// Why the search, or the runs for evidence after it, ended early; `null` if they did not.
+    /// Why the search ended early, or the runs for evidence after the search; `null` if all were completed.
     #[serde(default)]
     pub broken_off: Option<String>,
 }
@@ -100,28 +101,29 @@ pub enum Purpose {
     Evidence,
 }
 
-/// Why a rate is not good.
+/// Why a run at a rate is not good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
     /// The generator could not make the load, so the server's limit is unknown.
     Generator,
-    /// Response times.
+    /// An objective for response times was missed.
     Latency,
-    /// Rejected requests.
+    /// An objective for rejected requests was missed.
     Refusals,
-    /// Requests that failed, timed out or were not served, or connections that were not made before the start.
+    /// An objective for other outcomes was missed (failed, timed out or unserved requests), or connections were not
+    /// made before the start.
     Failures,
-    /// Too few answers.
+    /// The server gave too few answers per second.
     Throughput,
 }
 
-/// What was recorded of the server in one run.
+/// What was recorded about the server in one run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
     /// `true` for the last good rate, `false` for the first bad one.
     pub good: bool,
-    /// The run.
+    /// The run in which the server was recorded.
     pub level: Level,
     /// The file of the CPU profile; `null` if no profile was taken, or without `--evidence`.
     pub profile: Option<String>,
@@ -137,12 +139,11 @@ pub struct Evidence {
 /// The server's queues at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueSample {
-    /// The time since sampling began, just before the run, seconds.
+    /// The time since sampling began, seconds. Sampling begins shortly before the run.
     pub at_s: f64,
-    /// The values of the server's metrics of operations and requests that wait or are in flight, of memory used by
-    /// bodies, and of rejected requests, by the names of their series. The names begin with
-    /// `klad_queue_…`, `klad_operations_in_use`, `klad_http_requests_in_flight`, `klad_body_room_used_bytes`,
-    /// `klad_refused_total`.
+    /// The values of the server's metrics, by the names of their series: operations and requests that wait or are in
+    /// flight, memory used by bodies, and rejected requests. The names begin with `klad_queue_…`,
+    /// `klad_operations_in_use`, `klad_http_requests_in_flight`, `klad_body_room_used_bytes`, `klad_refused_total`.
     pub values: BTreeMap<String, f64>,
 }
 
@@ -245,7 +246,7 @@ impl KneeResult {
         text
     }
 
-    /// Why the first bad rate is not good, over all its runs.
+    /// Returns the reasons why the first bad rate is not good, from all its runs.
     #[must_use]
     pub fn stopped_by(&self) -> Vec<StopReason> {
         let Some(bad) = self.found.bad else { return Vec::new() };

@@ -1,6 +1,6 @@
-//! Chooses the next rate in the search for the highest good rate. The rate doubles until one is bad; if the first
-//! rate is bad, the rate is halved until one is good. Then the range between the last good and the first bad rate is
-//! divided, until it is narrow enough. Then both rates are run again, because a single run may be an outlier.
+//! Chooses the next rate in the search for the highest good rate. The rate doubles until a rate is bad. If the first
+//! rate is bad, the rate is halved until a rate is good. Then the range between the last good and the first bad rate is
+//! divided until the range is narrow enough. Then both rates are run again, because a single run may be an outlier.
 //!
 //! This module knows nothing about servers: it receives the results of runs and returns the next rate. Called by
 //! `knee`.
@@ -19,7 +19,7 @@ pub struct Bounds {
     pub to: f64,
     /// The lowest rate, per second.
     pub least: f64,
-    /// The first bad rate is at most this share, from 0 to 1, above the last good one.
+    /// The precision: the first bad rate is at most this share, from 0 to 1, above the last good rate.
     pub precision: f64,
     /// The number of runs of the last good rate, and of the first bad rate.
     pub repeats: usize,
@@ -55,22 +55,22 @@ pub enum SearchOutcome {
         /// The lowest bad rate.
         bad: f64,
     },
-    /// All rates that were measured up to the highest allowed one are good.
+    /// All measured rates are good, including the highest allowed rate.
     NotReached {
         /// The highest allowed rate.
         good: f64,
     },
-    /// All rates that were measured down to the lowest allowed one are bad.
+    /// All measured rates are bad, including the lowest allowed rate.
     NoneGood {
         /// The lowest rate that was measured.
         bad: f64,
     },
-    /// The search found no knee: the largest number of runs was used up, because runs at the same rate differ too
-    /// much, or an error ended the search.
+    /// The search found no knee. Either runs at the same rate differ so much that the largest number of runs was used
+    /// up, or an error ended the search.
     Unsteady {
         /// The highest good rate below `bad`, if there is one.
         good: Option<f64>,
-        /// The lowest rate without more good than bad runs, if there is one.
+        /// The lowest rate at which good runs were not the majority, if there is one.
         bad: Option<f64>,
     },
 }
@@ -92,8 +92,8 @@ struct Rate {
 }
 
 impl Rate {
-    /// Whether more runs were good than bad. A draw counts as bad, because a promised rate must be met more often
-    /// than not.
+    /// Returns `true` if more runs were good than bad. A draw counts as bad, because a rate that klad promises must be
+    /// met by most runs.
     fn is_good(&self) -> bool {
         self.good > self.bad
     }
@@ -104,13 +104,13 @@ impl Rate {
 }
 
 impl Search {
-    /// A search before its first run.
+    /// Creates a search before its first run.
     #[must_use]
     pub fn new(bounds: Bounds) -> Search {
         Search { bounds, rates: Vec::new(), runs: 0 }
     }
 
-    /// Adds a run at `per_s` that was good or bad.
+    /// Adds a run at the rate `per_s`, and whether it was good.
     pub fn add(&mut self, per_s: f64, good: bool) {
         self.runs += 1;
         let at = self.rates.iter().position(|rate| rate.per_s.total_cmp(&per_s) != Ordering::Less);

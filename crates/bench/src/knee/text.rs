@@ -6,7 +6,7 @@ use crate::knee::result::{Edge, Evidence, KneeResult, Level, Outcome, StopReason
 use crate::recorder::Outcome::{Failed, Refused, TimedOut, Unfinished};
 use crate::text::time_at;
 
-/// Returns the whole text.
+/// Returns the whole text of a search.
 pub(super) fn report(result: &KneeResult) -> String {
     let mut text = String::new();
     let mut line = |words: String| {

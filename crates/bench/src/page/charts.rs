@@ -1,5 +1,5 @@
-//! The charts of a run. If a run has more intervals than a chart has points, neighbouring intervals are merged into
-//! one point: rates become means and times become maxima, so that no peak of a time is lost.
+//! The charts of a run. If a run has more intervals than a chart has points, neighbouring intervals are merged into one
+//! point. The point has the mean of their rates and the maximum of their times, so that no peak of a time is lost.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::result::{Interval, Percentile, RunResult, SAMPLES_ABOVE_MIN, Summary,
 use klad_page::numbers;
 use klad_page::{Axis, Band, Chart, Colour, HeatMap, Mark, Series, Style, Unit};
 
-/// The largest number of points of a line: more than a chart is wide, in CSS pixels.
+/// The largest number of points of a line. A chart is less than 1,200 CSS pixels wide.
 const POINTS_MAX: usize = 1_200;
 
-/// The points of the percentile plot for each halving of the distance to 100 %.
+/// The number of points of the percentile plot for each halving of the distance to 100 %, such as from 90 % to 95 %.
 const POINTS_PER_HALF_DISTANCE: f64 = 8.0;
 
-/// A line of a chart: its name, its colour, and its value in a summary.
+/// A line of a chart: the name, the colour, and the function that reads its value from a [`Summary`].
 type Figure = (&'static str, Colour, fn(&Summary) -> f64);
 
 /// The data of the charts over time.
@@ -26,12 +26,12 @@ type Figure = (&'static str, Colour, fn(&Summary) -> f64);
 pub struct Timeline<'a> {
     result: &'a RunResult,
     points: Vec<Point>,
-    /// A sentence for captions about merged intervals; empty if each point is one interval.
+    /// A sentence for captions that says how many intervals are merged into a point. Empty if no intervals are merged.
     thinned: String,
     end_s: f64,
 }
 
-/// One interval, or several merged neighbours.
+/// A point in time of the charts: one interval, or several merged neighbours.
 #[derive(Debug)]
 struct Point {
     at_s: f64,
@@ -77,7 +77,7 @@ fn largest<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Option<Summary> 
 }
 
 impl Timeline<'_> {
-    /// Prepares the data of a run.
+    /// Creates the data of the charts from the result of a run.
     #[must_use]
     pub fn new(result: &RunResult) -> Timeline<'_> {
         let intervals = &result.intervals;
@@ -109,7 +109,7 @@ impl Timeline<'_> {
         parts.map(|(from, to, label)| Band { from, to, label: label.to_owned() }).collect()
     }
 
-    /// The marks at the begins of the stages; empty if there is only one stage.
+    /// Returns a mark at the beginning of each stage. Empty if there is only one stage.
     fn marks(&self) -> Vec<Mark> {
         let load = &self.result.load;
         let mut at = load.warm_up_s;
@@ -133,7 +133,7 @@ impl Timeline<'_> {
         Series::line(name, colour, self.points.iter().map(value).collect())
     }
 
-    /// The rates of scheduled requests, ended requests and goodput.
+    /// Returns the chart of the rates of scheduled requests, ended requests and goodput.
     #[must_use]
     pub fn rate(&self) -> Chart {
         let caption = "Scheduled requests, requests that were answered or ended otherwise, and good answers.";
@@ -147,7 +147,7 @@ impl Timeline<'_> {
         chart.with(scheduled.styled(Style::Dashed))
     }
 
-    /// The percentiles of response times.
+    /// Returns the chart of the percentiles of response times.
     #[must_use]
     pub fn latency(&self) -> Chart {
         let caption =
@@ -163,7 +163,7 @@ impl Timeline<'_> {
         self.with_figures(chart, &figures, |point| point.response.as_ref())
     }
 
-    /// Adds the figures as lines. The last one is dashed, because a maximum is a single request.
+    /// Adds `figures` to `chart` as lines. The last one is dashed, because it is the maximum, a single request.
     fn with_figures(&self, chart: Chart, figures: &[Figure], of: fn(&Point) -> Option<&Summary>) -> Chart {
         figures.iter().enumerate().fold(chart, |chart, (index, (name, colour, value))| {
             let style = if index + 1 == figures.len() { Style::Dashed } else { Style::Line };
@@ -171,12 +171,12 @@ impl Timeline<'_> {
         })
     }
 
-    /// The rates of the outcomes that occurred.
+    /// Returns the chart of the rates of all outcomes that occurred.
     #[must_use]
     pub fn outcomes(&self) -> Chart {
         let occurs = |outcome: &Outcome| self.points.iter().any(|point| point.outcomes_per_s.contains_key(outcome));
         let occurring: Vec<_> = Outcome::ALL.into_iter().filter(occurs).collect();
-        // A logarithmic axis shows a few requests beside many thousands.
+        // On a logarithmic axis, a few requests are visible beside many thousands.
         let y = if occurring.len() > 1 { Axis::log(Unit::PerSecond) } else { Axis::linear(Unit::PerSecond) };
         let caption = "Outcomes of requests, by the time at which the request ended.";
         occurring.into_iter().fold(self.chart("outcomes", "Outcomes", y.switched(), caption), |chart, outcome| {
@@ -185,7 +185,8 @@ impl Timeline<'_> {
         })
     }
 
-    /// The lateness of the generator itself; `bound_us` is the limit of its check.
+    /// Returns the chart of the send lag: how late the generator itself was. `bound_us` is the largest allowed send
+    /// lag.
     #[must_use]
     pub fn send_lag(&self, bound_us: f64) -> Chart {
         let caption = "Lateness of the generator: from the moment at which a request could be sent to the send.";
@@ -199,7 +200,7 @@ impl Timeline<'_> {
         self.with_figures(chart.rule(bound_us, bound), &figures, |point| point.send_lag.as_ref())
     }
 
-    /// The heat map of response times.
+    /// Returns the heat map of response times, from the counts in `heat`.
     #[must_use]
     pub fn heat(&self, heat: &HeatCounts) -> HeatMap {
         let caption = "The colour of a cell is the number of requests that ended at that time with that response time.";
@@ -207,7 +208,7 @@ impl Timeline<'_> {
     }
 }
 
-/// The name of an outcome for people.
+/// Returns the name of an outcome for people, with spaces.
 #[must_use]
 pub fn words(outcome: Outcome) -> String {
     outcome.name().replace('_', " ")
@@ -224,7 +225,7 @@ fn colour(outcome: Outcome) -> Colour {
     }
 }
 
-/// The latency distribution by percentile, on the axis of `HdrHistogram`.
+/// Returns the chart of response and service times by percentile, with the axis of `HdrHistogram`'s plots.
 #[must_use]
 pub fn percentiles(spectrum: &Spectrum) -> Chart {
     let samples = spectrum.response.len();
@@ -251,9 +252,9 @@ pub fn percentiles(spectrum: &Spectrum) -> Chart {
     .with(response)
 }
 
-/// The positions on the axis for `samples` samples, as 1 ÷ (1 − quantile). They are evenly spaced from 1 on while
-/// enough samples lie above. Then there is one for each of the last samples, and one for the maximum, whose rank is
-/// in the middle of the last sample's share.
+/// Returns the positions of the points on the axis for `samples` samples, as 1 ÷ (1 − quantile). The positions are
+/// evenly spaced on the logarithmic axis while at least ten samples lie above. Each of the last ten samples has a
+/// position, and so has the maximum, in the middle of the last sample's share.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
 fn places(samples: u64) -> Vec<f64> {
     if samples == 0 {

@@ -1,7 +1,7 @@
-//! The heat map of a page: response times over time, as counts in logarithmic buckets.
+//! The heat map of a page. It shows response times over time, as counts in logarithmic buckets.
 //!
-//! It adds up the records of each interval in a bounded number of columns. If all columns are used, neighbours are
-//! merged, and no count is lost. So a run of a day needs no more memory than one of an hour. Called by `runner`
+//! The map has a bounded number of columns, each for one or more intervals. If all columns are used, neighbours are
+//! merged, and no count is lost. So a run of a day needs no more memory than a run of an hour. Called by `runner`
 //! (adds) and `page` (draws).
 
 use hdrhistogram::Histogram;
@@ -14,14 +14,14 @@ use klad_page::{Axis, HeatMap, Unit};
 /// The largest number of columns of a map. It is even, so that all columns can be merged in pairs.
 const COLUMNS_MAX: usize = 600;
 
-/// The number of buckets for each power of ten; each bucket is 12 % wider than the previous one.
+/// The number of buckets for each power of ten. Each bucket is 12 % wider than the previous one.
 const BUCKETS_PER_DECADE: f64 = 20.0;
 
 /// The counts of the heat map so far.
 #[derive(Debug)]
 pub struct HeatCounts {
     columns: Vec<Column>,
-    /// The number of intervals in a full column.
+    /// The number of intervals that are merged into a column.
     per_column: usize,
 }
 
@@ -30,18 +30,18 @@ struct Column {
     intervals: usize,
     from_s: f64,
     to_s: f64,
-    /// Counts by bucket, from 1 ns upwards, up to the highest bucket with a count.
+    /// The counts of all buckets from 1 ns up to the highest bucket with a count.
     counts: Vec<u64>,
 }
 
 impl HeatCounts {
-    /// An empty map.
+    /// Creates an empty map.
     #[must_use]
     pub fn new() -> HeatCounts {
         HeatCounts { columns: Vec::new(), per_column: 1 }
     }
 
-    /// Adds the response times of an interval; intervals must be added in order.
+    /// Adds the response times of an interval. Intervals must be added in order.
     pub fn add(&mut self, interval: &Interval, tally: &Tally) {
         let mut column = Column {
             intervals: 1,
@@ -118,7 +118,7 @@ impl Column {
     }
 }
 
-/// The bucket of a time; there are at most 386 buckets.
+/// Returns the number of the bucket for a time. There are at most 386 buckets.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -129,7 +129,7 @@ fn bucket_of(time: Nanos) -> usize {
     ((time.max(1) as f64).log10() * BUCKETS_PER_DECADE + 1e-9) as usize
 }
 
-/// The lower edge of a bucket, microseconds.
+/// Returns the lower edge of a bucket, microseconds.
 #[expect(clippy::cast_precision_loss, reason = "at most 386")]
 fn edge_us(bucket: usize) -> f64 {
     10_f64.powf(bucket as f64 / BUCKETS_PER_DECADE - 3.0)

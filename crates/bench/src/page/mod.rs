@@ -24,7 +24,7 @@ use klad_page::{Page, parts};
 
 pub use heat::HeatCounts;
 
-/// Returns the page; `lag_max` is the limit of the send lag.
+/// Returns the page. `lag_max` is the largest allowed send lag, from `--lag-max`.
 #[must_use]
 pub fn html(result: &RunResult, spectrum: &Spectrum, heat: &HeatCounts, lag_max: Nanos) -> String {
     let timeline = charts::Timeline::new(result);

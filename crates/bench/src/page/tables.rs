@@ -10,7 +10,7 @@ use crate::text;
 use klad_page::numbers::{bound_micros, bytes, count, micros, per_second, seconds, share};
 use klad_page::parts::{Cell, Column, Tile, Tone, banner, facts, table};
 
-/// The banners: first whether the figures are valid, then warnings, then the objectives.
+/// Returns the banners at the top of the page: first the validity of the figures, then warnings, then the objectives.
 #[must_use]
 pub fn verdict(result: &RunResult) -> Markup {
     let failed: Vec<_> = result.checks.iter().filter(|check| !check.passed).collect();
@@ -33,7 +33,7 @@ pub fn verdict(result: &RunResult) -> Markup {
     }
 }
 
-/// Notes that a reader needs to understand the figures.
+/// Returns the notes that a reader needs to understand the figures.
 #[must_use]
 pub fn notes(result: &RunResult) -> Markup {
     let measured = &result.measured;
@@ -62,7 +62,7 @@ fn outcome(section: &Section, outcome: Outcome) -> u64 {
     section.outcomes.get(&outcome).copied().unwrap_or(0)
 }
 
-/// The most important figures.
+/// Returns the most important figures, as tiles.
 #[must_use]
 pub fn key_figures(result: &RunResult) -> Vec<Tile> {
     let measured = &result.measured;
@@ -94,7 +94,7 @@ pub fn key_figures(result: &RunResult) -> Vec<Tile> {
     tiles
 }
 
-/// Formats a percentile of a distribution for a page; `–` without samples.
+/// Formats a percentile of a distribution for a page. Without samples, returns `–`.
 #[must_use]
 pub fn at(distribution: &Distribution, percentile: f64) -> String {
     distribution.at(percentile).map_or_else(|| "–".to_owned(), |point| micros(point.value_us))
@@ -176,7 +176,8 @@ pub fn outcomes(section: &Section) -> Markup {
     }
 }
 
-/// The table of the warm-up, each stage, and the whole measured part; `None` if there is only the measured part.
+/// Returns the table with a row for the warm-up, each stage, and the whole measured part. Returns `None` if the run has
+/// no warm-up and only one stage.
 #[must_use]
 pub fn stages(result: &RunResult) -> Option<Markup> {
     let mut parts: Vec<(String, &Section)> = Vec::new();

@@ -17,21 +17,23 @@ use klad_base::metrics::Source;
 
 /// The configuration of a running klad.
 pub trait Control: Source {
-    /// Returns each option: its value, its source, whether it can change now, and a value that waits for a restart.
+    /// Returns each option with its value, its source, whether the option can change now, and, if there is one, the new
+    /// value that takes effect at a restart.
     fn config(&self) -> Value;
 
-    /// Changes the options in `wanted`, by name: all of them or none. Returns a list of the changes.
+    /// Changes the options in `wanted`, a map from names to values. Changes all of them or none. Returns a list of the
+    /// changes.
     ///
     /// # Errors
-    /// [`Refused`]; then nothing has changed.
+    /// [`Refused`]. In this case no option has changed.
     fn change(&self, wanted: &Map<String, Value>) -> Result<Value, Refused>;
 
-    /// Reads the configuration, the tokens and the certificates again from their sources, and changes what can change
-    /// now. Returns the changed options, and those that need a restart.
+    /// Reads the configuration, the tokens and the certificates again from their sources, and applies what can change
+    /// while klad runs. Returns the changed options, and the options that only a restart can change.
     ///
     /// # Errors
-    /// [`Refused`] if the configuration, the tokens or the certificates are unusable. Only the unusable ones of these
-    /// are unchanged then.
+    /// [`Refused`] if the configuration, the tokens or the certificates are unusable. klad keeps the old version of
+    /// each unusable part, and replaces the other parts.
     fn reload(&self) -> Result<Value, Refused>;
 }
 
@@ -41,7 +43,7 @@ pub enum Refused {
     /// A value is invalid. The text names the option.
     #[error("{0}")]
     Wrong(String),
-    /// The request changes these options, which need a restart.
+    /// The request asks to change these options, which only a restart can change.
     #[error("only a restart changes {}; nothing was changed", .0.join(", "))]
     NeedsRestart(Vec<String>),
 }

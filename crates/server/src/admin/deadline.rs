@@ -1,5 +1,5 @@
-//! When an admin connection ends. `listener` creates a deadline for each connection; requests that take long, and
-//! answers without an end, postpone it.
+//! The time at which an admin connection ends. `listener` creates a deadline for each connection. Long requests and
+//! endless answers postpone the deadline of their connection.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::limits::ADMIN_CONNECTION_TIMEOUT;
 use klad_base::clock;
 
-/// The deadline of one connection: at first [`ADMIN_CONNECTION_TIMEOUT`] from now.
+/// The deadline of one connection. A new deadline is [`ADMIN_CONNECTION_TIMEOUT`] from now.
 #[derive(Clone, Debug)]
 pub struct Deadline(Rc<Cell<Instant>>);
 
@@ -27,12 +27,13 @@ impl Deadline {
         self.0.get() <= Instant::from_std(clock::now())
     }
 
-    /// Lets the connection live longer by `time`: a profile takes as long as the client asked for.
+    /// Postpones the deadline by `time`. For example, a profile takes as long as its client asked for.
     pub(super) fn postpone(&self, time: Duration) {
         self.0.set(self.0.get() + time);
     }
 
-    /// The connection transfers something. So an answer of any length ends only when its client takes nothing.
+    /// Postpones the deadline to at least [`ADMIN_CONNECTION_TIMEOUT`] from now. klad calls this when the connection
+    /// transfers data, so that a long answer is cut only if its client stops reading.
     pub(super) fn progress(&self) {
         self.0.set(self.0.get().max(from_now()));
     }

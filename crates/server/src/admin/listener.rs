@@ -68,7 +68,7 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
             let service = service_fn(async |request: Request<Incoming>| {
                 Ok::<_, Infallible>(admin.answer(request, &deadline).await)
             });
-            // There are few connections, so a timer for each is cheap. It also ends idle ones.
+            // There are few connections, so a timer for each is cheap. The timer also ends idle connections.
             let serving = http1::Builder::new()
                 .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
                 .timer(TokioTimer::new())
@@ -80,7 +80,7 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
                 over = tokio::time::timeout_at(deadline.get(), serving.as_mut()).await.is_ok();
             }
             if !over {
-                // Answer the current request, then free the place.
+                // Answer the current request, then free the place for another connection.
                 serving.as_mut().graceful_shutdown();
                 let _ = tokio::time::timeout(ADMIN_CONNECTION_TIMEOUT, serving).await;
             }
@@ -89,7 +89,7 @@ async fn serve(listener: TcpListener, admin: Rc<Admin>, handshaker: Option<Rc<Ha
     }
 }
 
-/// Does the TLS handshake, if the listener uses TLS. `None`: the handshake has failed.
+/// Does the TLS handshake, if the listener uses TLS. Returns `None` if the handshake has failed.
 async fn tls_handshake(tcp: TcpStream, handshaker: Option<&Handshaker>) -> Option<Stream> {
     let Some(handshaker) = handshaker else { return Some(Stream::Clear(tcp)) };
     match tokio::time::timeout(HEAD_TIMEOUT, handshaker.handshake(tcp)).await {

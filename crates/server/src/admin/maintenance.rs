@@ -1,5 +1,5 @@
-//! Checkpoints and compactions on the admin listener: makes a job of `execution::maintenance` from a request, and an
-//! answer from the job's outcome.
+//! Checkpoints and compactions on the admin listener. This module turns a request into a job of
+//! `execution::maintenance`, and the outcome of the job into an answer.
 //!
 //! ```text
 //!   POST   /checkpoint?name=N     201 made, 202 still in progress
@@ -7,7 +7,7 @@
 //!   GET    /checkpoints           200 the list, and the running job
 //!   POST   /compact?bottommost=B  202 begun
 //!   GET    /compact               200 the running job
-//!   DELETE /compact               202 the compaction ends before its next piece
+//!   DELETE /compact               202 the compaction ends when its current piece of tables is compacted
 //! ```
 //!
 //! `admin` calls this. Nothing here waits for a disk.
@@ -28,7 +28,7 @@ pub(super) fn is_path(path: &str) -> bool {
     matches!(path, "/checkpoint" | "/checkpoints" | "/compact")
 }
 
-/// Answers one request for one of these paths.
+/// Answers a request for a path that [`is_path`] accepts.
 pub(super) async fn answer(
     maintenance: &Maintenance,
     request: &Request<Incoming>,
@@ -47,7 +47,7 @@ pub(super) async fn answer(
             wait(maintenance.remove(&name)).await
         }
         ("/checkpoints", &Method::GET) => {
-            // While a job runs, the list is that from before the job.
+            // While a job runs, the answer has the list from before the job.
             let _ = wait(maintenance.list()).await;
             Ok(json(StatusCode::OK, &maintenance.status()))
         }
@@ -79,7 +79,7 @@ async fn wait(asked: Result<JobReply, Error>) -> Result<Response<String>, Error>
     let Ok(ended) = tokio::time::timeout(MAINTENANCE_ANSWER_TIMEOUT, asked?).await else {
         return Ok(json(StatusCode::ACCEPTED, &serde_json::json!({ "running": true, "see": "/checkpoints" })));
     };
-    // Only a thread that has ended drops the sender without an answer.
+    // The sender is dropped without an answer only if its thread has ended.
     let done = ended.unwrap_or(Err(Error::Stopping))?;
     let status = if matches!(done, JobOutcome::Checkpoint { .. }) { StatusCode::CREATED } else { StatusCode::OK };
     let mut answer = json(status, &done);
@@ -108,7 +108,7 @@ fn not_allowed(allow: &'static str) -> Response<String> {
     answer
 }
 
-/// Returns a problem document like those of all other errors.
+/// Returns an error answer with a problem document, in the same format as all other errors.
 fn problem(status: StatusCode, code: &str, detail: &str) -> Response<String> {
     let document = serde_json::json!({
         "title": status.canonical_reason(),

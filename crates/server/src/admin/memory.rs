@@ -1,4 +1,4 @@
-//! `/debug/memory`: the resident memory in parts, each beside its budget if it has one.
+//! `/debug/memory`: the resident memory in parts, each with its budget if the part has one.
 //!
 //! ```text
 //!   resident set ─┬─ inside the allocator ─┬─ counted: the engine's memory, connections, queues, body budget
@@ -9,8 +9,8 @@
 //!
 //! The parts are counted in different ways and not at the same moment, and some memory is reserved before it is
 //! touched. To make the parts add up, klad subtracts one part after the other from the allocated bytes and from the
-//! resident set. Each part is as large as counted, but at most what is left. If a part was cut, the answer says so.
-//! `admin` calls this.
+//! resident set. Each part is as large as counted, but at most what the earlier parts have left. If klad had to reduce
+//! a part, the answer says so. `admin` calls this.
 
 use std::fmt::Write as _;
 
@@ -22,19 +22,19 @@ use crate::admin::process::{self, Allocator, Process};
 use crate::limits::CONNECTION_BYTES;
 use klad_base::sync::Mutex;
 
-/// The allocator's latest figures. A separate thread reads them, because that may wait.
+/// The allocator's latest figures. A separate thread reads them, because reading may wait for the allocator's locks.
 #[derive(Debug, Default)]
 pub struct AllocatorFigures(Mutex<Allocator>);
 
 impl AllocatorFigures {
-    /// Reads the allocator's figures and stores them. May wait.
+    /// Reads the allocator's figures and stores them. May wait for the allocator's locks.
     pub fn refresh(&self) {
-        // Before the lock, because the admin thread must not wait for what this waits for.
+        // Read before locking: the admin thread takes this lock too, and must not wait for the allocator's locks.
         let now = Allocator::read().unwrap_or_default();
         *self.0.lock() = now;
     }
 
-    /// Returns the figures as of the last reading. Usually there is a reading every
+    /// Returns the figures that [`refresh`](Self::refresh) read last. klad usually reads them every
     /// [`ALLOCATOR_READ_INTERVAL`](crate::limits::ALLOCATOR_READ_INTERVAL).
     pub(super) fn latest(&self) -> Allocator {
         *self.0.lock()
@@ -52,9 +52,10 @@ pub struct Shares {
     pub body_budget: u64,
     /// The part for pages of ranges in progress.
     pub scans: u64,
-    /// The part for the engine: block cache, value cache and memtables, or the entries of an engine in memory.
+    /// The part for the engine: for block cache, value cache and memtables, or for the entries of an engine that keeps
+    /// its data in memory.
     pub cache: u64,
-    /// The part of the cache for memtables.
+    /// The part of `cache` for memtables.
     pub memtables: u64,
 }
 
@@ -79,7 +80,7 @@ struct Part {
     name: &'static str,
     /// The bytes of the part, as counted or reserved.
     counted: u64,
-    /// The bytes of `counted` that can be resident: at most what the parts before have left.
+    /// How many of the `counted` bytes can be resident: at most what the earlier parts have left of the resident set.
     resident: u64,
     /// The part's budget.
     budget: Option<u64>,
@@ -92,7 +93,7 @@ struct Split {
     resident: u64,
     /// The allocated bytes that are in no part yet.
     heap_left: u64,
-    /// The parts. They add up to `resident` when the last has taken the rest.
+    /// The parts. Once the last part has taken the rest, the parts add up to `resident`.
     parts: Vec<Part>,
 }
 
@@ -119,7 +120,7 @@ impl Split {
         self.parts.push(Part { name, counted, resident: allocated.min(self.left()), budget, meaning });
     }
 
-    /// Whether a part was larger than what was left for it.
+    /// Whether klad had to reduce a part, because the part was counted larger than what was left.
     fn was_cut(&self) -> bool {
         self.parts.iter().any(|part| part.resident < part.counted)
     }

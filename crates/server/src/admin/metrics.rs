@@ -1,7 +1,7 @@
 //! `/metrics`: all metrics on one page.
 //!
-//! Nothing here waits: the engine's figures are those of its last housekeeping, and all others are counters in memory
-//! or in the kernel. `admin` calls this.
+//! Nothing here waits. The engine's figures come from the last housekeeping, the engine's periodic work. All other
+//! figures are counters in memory or in the kernel. `admin` calls this.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use klad_base::clock;
 use klad_base::metrics::text::{Kind, Page};
 
 impl Admin {
-    /// Returns the page.
+    /// Returns the page of `/metrics`.
     pub(super) fn metrics(&self) -> String {
         let mut page = Page::new();
         self.write_metrics(&mut page);
         page.finish()
     }
 
-    /// Writes all metrics.
+    /// Writes all metrics to `page`.
     pub(super) fn write_metrics(&self, page: &mut Page<'_>) {
         let version = env!("CARGO_PKG_VERSION");
         let labels = [

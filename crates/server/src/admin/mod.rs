@@ -1,5 +1,5 @@
-//! The admin listener: health, metrics, memory, configuration, profiles, and requests for maintenance. It has its own
-//! thread, and nothing here waits for storage, so that it answers whatever the data plane does.
+//! The admin listener: health, metrics, memory, configuration, profiles, and requests for maintenance. The listener has
+//! its own thread, and nothing here waits for storage, so that the listener answers even when the data plane does not.
 //!
 //! `server` creates [`Admin`]; `listener` calls it.
 
@@ -47,7 +47,7 @@ pub use page::Page;
 #[cfg(target_os = "linux")]
 pub use pprof::Profiler;
 
-/// The paths, for `/` and for requests for an unknown path.
+/// The paths and their descriptions. klad lists them in its answers to `/` and to an unknown path.
 const INDEX: &[(&str, &str)] = &[
     ("/livez", "200 while the process lives; /healthz is the same"),
     ("/readyz", "200 while klad accepts reads and writes, else 503 and the reason; ?verbose shows each check"),
@@ -67,9 +67,9 @@ const INDEX: &[(&str, &str)] = &[
     ("/debug/pprof/", "CPU, memory and lock profiles, for go tool pprof and for people"),
 ];
 
-/// Answers the requests of the admin listener, from what these fields give.
+/// Answers the requests of the admin listener. The fields are the sources of the answers.
 pub struct Admin {
-    /// Runs operations; knows the queues and storage.
+    /// Runs operations, and knows the queues and storage.
     pub executor: Arc<Executor>,
     /// `true` from the moment when klad is asked to stop.
     pub stopping: Arc<AtomicBool>,
@@ -81,7 +81,7 @@ pub struct Admin {
     pub allocator: Arc<AllocatorFigures>,
     /// The slowest requests.
     pub slowest: Arc<Slowest>,
-    /// The sources of metrics that have no field of their own here.
+    /// The sources of metrics that have no field of their own in this struct.
     pub sources: Vec<Arc<dyn Source>>,
     /// Returns the number of open connections.
     pub connections: Box<dyn Fn() -> usize + Send>,
@@ -101,7 +101,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Answers one request. Postpones the end of the connection if the answer takes long.
+    /// Answers one request. If the answer takes long, postpones `deadline`, the end of the connection.
     pub async fn answer(self: &Rc<Self>, mut request: Request<Incoming>, deadline: &Deadline) -> Response<Page> {
         let framed = framing::check(request.version(), request.headers());
         let ends = framed.is_err();
@@ -134,14 +134,16 @@ impl Admin {
         if ends {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        // A cached answer would be out of date, which is worse here than none. The console's files say something else.
+        // A cached answer would be out of date, which is worse here than no answer. Answers that set their own
+        // `Cache-Control`, such as the console's files, keep it.
         answer.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         answer
     }
 
-    /// Checks whether the client may make the request, before the route is known: every method but GET and HEAD counts
-    /// as a change. So no route can be forgotten. Health checks need no token: load balancers and supervisors have
-    /// none. The files of the console need none, because they show the login; nor does the way to them.
+    /// Checks whether the client may make the request. The check runs before the request is routed, so that no route
+    /// can lack it, and it treats every method except GET and HEAD as a change. Health checks need no token, because
+    /// load balancers and supervisors have none. The console's files, and the redirect to them, need no token, because
+    /// they show the login.
     fn admit(&self, request: &Request<Incoming>) -> Result<(), ApiError> {
         let path = request.uri().path();
         if matches!(path, "/livez" | "/healthz" | "/readyz") || console::is_file(path) || leads_to_console(request) {
@@ -158,7 +160,8 @@ impl Admin {
             return Err(ApiError::UntrustedHost);
         }
         let access = self.authorization.grant(headers)?;
-        // The data plane itself decides what the token allows there: a batch may only read.
+        // For `/console/data`, the data plane decides what the token allows. For example, a batch is a POST but may
+        // only read.
         authorization::may(access, changes && !console::is_data(path))
     }
 
@@ -200,14 +203,14 @@ impl Admin {
     }
 }
 
-/// Whether the client wants text, from a path that answers in JSON or in text.
+/// Whether the client wants text instead of JSON.
 fn wants_text(request: &Request<Incoming>) -> bool {
     let accepts = |kind| accept(request).is_some_and(|accept| accept.contains(kind));
     asks_for(request, "format=text")
         || (accepts("text/plain") && !accepts("application/json") && !asks_for(request, "format=json"))
 }
 
-/// Whether the query has `parameter`, alone or among others; `verbose=…` counts as `verbose`, whatever its value.
+/// Whether the query has `parameter`. `verbose=…` counts as `verbose`, whatever the value.
 fn asks_for(request: &Request<Incoming>, parameter: &str) -> bool {
     let query = request.uri().query().unwrap_or_default();
     query.split('&').any(|given| given == parameter || given.split('=').next() == Some(parameter))
@@ -217,7 +220,7 @@ fn accept(request: &Request<Incoming>) -> Option<&str> {
     request.headers().get(ACCEPT)?.to_str().ok()
 }
 
-/// Whether a browser asks for `/`. Everything else gets the list of paths.
+/// Whether a browser asks for `/`. klad redirects browsers to the console. Other clients get the list of paths.
 fn leads_to_console(request: &Request<Incoming>) -> bool {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     reads && request.uri().path() == "/" && accept(request).is_some_and(|accept| accept.contains("text/html"))

@@ -1,16 +1,17 @@
-//! Which requests may come from a page in a browser that is not the console.
+//! Detects requests that may come from a page in a browser other than the console.
 //!
 //! ```text
-//!   another site's page sends a change          Origin differs from Host                          rejected
-//!   another site's name is made to lead here    Origin equals Host, and both are a foreign name   rejected without tokens
-//!   the console                                 Origin equals Host                                allowed
-//!   curl, scripts, klad's commands              no Origin                                         allowed
+//!   another site's page sends a change      Origin differs from Host                          rejected
+//!   another site's name resolves to klad    Origin equals Host, and both are a foreign name   rejected without tokens
+//!   the console                             Origin equals Host                                allowed
+//!   curl, scripts, klad's commands          no Origin                                         allowed
 //! ```
 //!
-//! On a loopback address any page in a browser on this machine can reach klad. Browsers add `Origin` to changes, and a
-//! page cannot forge it. But the owner of a domain can let its name lead to this address (DNS rebinding). Then the page
-//! of that domain has the same origin as klad. If klad has tokens, the page has none of them. Without tokens klad trusts
-//! only hosts that cannot be redirected: IP addresses and `localhost`. `admin` calls this for each request.
+//! If klad listens on a loopback address, any page in a browser on this machine can send requests to klad. Browsers add
+//! the header `Origin` to changes, and a page cannot forge this header. But the owner of a domain can make its name
+//! resolve to klad's address (DNS rebinding). Then a page of that domain has the same origin as klad. If klad requires
+//! tokens, such a page has no token. If klad requires none, it trusts only hosts that cannot be redirected: IP
+//! addresses and `localhost`. `admin` calls this for each request.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -19,7 +20,7 @@ use hyper::header::{HOST, HeaderName, ORIGIN};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Whether the request comes from a page of another origin, or may.
+/// Whether the request comes, or may come, from a page of another origin.
 pub(super) fn is_foreign(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let Some(origin) = text(ORIGIN) else { return false };

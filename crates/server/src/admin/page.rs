@@ -10,9 +10,9 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use crate::admin::console::{Events, Forwarded};
 
-/// A body.
+/// The body of an answer of the admin listener.
 pub enum Page {
-    /// Complete before klad sends it.
+    /// A body that is complete before klad sends it.
     Whole(Bytes),
     /// The console's stream of samples.
     Events(Box<Events>),

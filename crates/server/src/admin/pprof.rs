@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A window is the time that a profile covers. Beginning and ending a window may take a while, and loading symbols
-//! reads files. So other threads do this, and the admin thread is never blocked. A window ends when its time is over,
-//! even if other profiles are still being written. If a client leaves, its window ends too. `admin` calls this.
+//! reads files. So other threads do both, and the admin thread is never blocked. A window ends when its time is over,
+//! even if other profiles are still being written. If a client disconnects, its window ends too. `admin` calls this.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -43,12 +43,12 @@ pub(super) fn is_path(path: &str) -> bool {
 /// The name of the threads that begin, end and write profiles.
 const THREAD: &str = "klad-profile";
 
-/// Takes profiles, a limited number at a time.
+/// Takes profiles. Limits how many profiles run at the same time.
 #[derive(Debug)]
 pub struct Profiler {
-    /// The free places for profiles, by kind.
+    /// One semaphore for each kind of profile. Each running profile of the kind holds a permit.
     places: [Arc<Semaphore>; Kind::ALL.len()],
-    /// Profiles are written one at a time, because that takes CPU time and memory.
+    /// Has one permit, so that klad writes one profile at a time, because writing takes CPU time and memory.
     writing: Arc<Semaphore>,
 }
 
@@ -60,8 +60,8 @@ impl Default for Profiler {
 }
 
 impl Profiler {
-    /// Answers a GET or HEAD; for a HEAD klad takes no profile. Postpones the end of the connection by the
-    /// time that this request may take.
+    /// Answers a GET or HEAD request. For HEAD, klad takes no profile. Postpones `deadline`, the end of the connection,
+    /// by the time that the request may take.
     pub(super) async fn answer(
         &self,
         request: &Request<Incoming>,
@@ -73,7 +73,7 @@ impl Profiler {
         match name {
             "" => Ok(of_type("text/html; charset=utf-8", index())),
             "cmdline" => Ok(of_type("text/plain; charset=utf-8", command_line())),
-            // klad's profiles already contain names.
+            // Nothing to look up: klad's profiles already contain the names of functions.
             "symbol" => Ok(of_type("text/plain; charset=utf-8", "num_symbols: 0\n")),
             "threads" => {
                 let parameters = Parameters::read(query, &["format", "debug"])?;
@@ -108,8 +108,8 @@ impl Profiler {
 
     async fn profile(&self, kind: Kind, parameters: &Parameters, place: Place) -> Result<Response<Page>, ApiError> {
         let asked = parameters.clone();
-        // Created on that thread: if the client leaves meanwhile, that thread waits for the window's end, not this
-        // one.
+        // The new thread creates the `OpenWindow`. If the client leaves before that, the new thread waits for the
+        // window's end, and the admin thread does not.
         let its_place = place.clone();
         let window = on_thread(&place, move || Ok(OpenWindow::new(kind.start(&asked)?, &its_place))).await?;
         tokio::time::sleep(parameters.window(kind)).await;
@@ -140,11 +140,12 @@ impl Profiler {
     }
 }
 
-/// A place for a profile. The request and its threads hold it; the threads continue after the client has left.
+/// A permit for one running profile. The request and its threads share the permit, because the threads continue after
+/// the client has left.
 type Place = Arc<OwnedSemaphorePermit>;
 
-/// A running window. Ending it waits for the profiler's thread. So if the client leaves, a separate thread ends it, and
-/// the admin thread does not wait.
+/// The running window of a profile. Ending a window waits for the profiler's thread. So if the client leaves, a
+/// separate thread ends the window, and the admin thread does not wait.
 struct OpenWindow {
     /// `None` after [`OpenWindow::take`].
     window: Option<Window>,
@@ -165,7 +166,7 @@ impl Drop for OpenWindow {
     fn drop(&mut self) {
         if let Some(window) = self.window.take() {
             let place = self.place.clone();
-            // If no thread can be started, the window ends here.
+            // If no thread can be started, this thread ends the window.
             drop(sync::try_spawn_thread(THREAD, move || {
                 heap::leave_this_thread_out();
                 drop(window);
@@ -191,7 +192,7 @@ async fn on_spawned<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let place = place.clone();
-    // Not joined: a result that is no longer wanted is dropped when the thread ends.
+    // The thread is not joined. If the client has left, the result is dropped when the thread ends.
     let started = spawn(Box::new(move || {
         heap::leave_this_thread_out();
         let _ = sender.send(make());
@@ -246,14 +247,14 @@ fn of_type(content_type: &'static str, body: impl Into<Bytes>) -> Response<Page>
     answer
 }
 
-/// Returns the command line as Go's tools expect it: words with a NUL between two.
+/// Returns the command line as Go's tools expect it: words that are separated by NUL bytes.
 fn command_line() -> Bytes {
     use std::os::unix::ffi::OsStringExt;
     let words: Vec<Vec<u8>> = std::env::args_os().map(OsStringExt::into_vec).collect();
     words.join(&0).into()
 }
 
-/// Returns the page for people with a browser.
+/// Returns the HTML page that describes the kinds of profiles and links to them.
 fn index() -> String {
     let mut page = String::from(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \

@@ -1,8 +1,8 @@
-//! The kernel's and the allocator's figures of this process: memory, descriptors, CPU time, threads.
+//! Figures of this process, from the kernel and the allocator: memory, descriptors, CPU time, threads.
 //!
-//! Reading the kernel's figures waits for no lock of memory management: `/proc/self/status` and `stat` have counters,
-//! while `smaps` would walk the address space. The admin thread reads the kernel's figures for each request. Another
-//! thread, which may wait, reads the allocator's figures.
+//! Reading the kernel's figures waits for no lock of the kernel's memory management, because `/proc/self/status` and
+//! `stat` have counters. `smaps` would walk the address space. The admin thread reads the kernel's figures for each
+//! request. Another thread, which may wait, reads the allocator's figures.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -10,7 +10,7 @@ use crate::admin::thread_groups;
 use klad_base::clock;
 use klad_base::metrics::text::{Kind, Page};
 
-/// The kernel's figures.
+/// The kernel's figures of this process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Process {
     /// The resident memory.
@@ -19,7 +19,7 @@ pub struct Process {
     pub resident_peak_bytes: u64,
     /// The part of the resident memory that is pages of files, mainly of the program itself, and shared memory.
     pub resident_file_bytes: u64,
-    /// The address space.
+    /// The size of the address space.
     pub virtual_bytes: u64,
     /// The number of threads, including those of RocksDB and the allocator.
     pub threads: u64,
@@ -41,7 +41,8 @@ pub struct Allocator {
     /// Pages that may be in RAM: active pages, the allocator's data, and free pages that were not returned to the
     /// kernel.
     pub resident: u64,
-    /// Address space whose memory was returned to the kernel, kept for later use.
+    /// Address space that the allocator keeps for later use. It has returned the memory of this address space to the
+    /// kernel.
     pub retained: u64,
 }
 
@@ -57,11 +58,11 @@ impl Process {
     /// Reads the current figures.
     ///
     /// # Errors
-    /// If there is no `/proc`, or it has an unexpected format.
+    /// [`Error::Proc`] if there is no `/proc`, or if it has an unexpected format.
     pub fn read() -> Result<Process, Error> {
         let own = procfs::process::Process::myself()?;
         let (status, stat) = (own.status()?, own.stat()?);
-        // In KiB, although the kernel calls it kB.
+        // The unit is KiB, although the kernel calls it kB.
         let bytes = |kib: Option<u64>| kib.unwrap_or_default() << 10;
         let ticks = stat.starttime / procfs::ticks_per_second();
         Ok(Process {
@@ -91,13 +92,13 @@ impl Process {
 }
 
 impl Allocator {
-    /// Reads the current figures. `None`: the process has another allocator than jemalloc. Waits for each of the
-    /// allocator's locks in turn. If a thread with a low CPU priority holds a lock and has no core, this waits until
-    /// that thread runs.
+    /// Reads the current figures. Returns `None` if the process has another allocator than jemalloc. Waits for each of
+    /// the allocator's locks in turn. If a thread with a low CPU priority holds a lock and has no core, the call waits
+    /// until that thread runs.
     #[must_use]
     pub fn read() -> Option<Allocator> {
         use tikv_jemalloc_ctl::{epoch, stats};
-        // jemalloc's figures are as of the last call of this.
+        // jemalloc updates its figures only when this is called.
         epoch::advance().ok()?;
         let bytes = |figure: Result<usize, tikv_jemalloc_ctl::Error>| figure.ok().map(|bytes| bytes as u64);
         Some(Allocator {
@@ -127,15 +128,15 @@ impl Allocator {
     }
 }
 
-/// Returns the number of open descriptors of this process: sockets, files, epoll instances. `None`: there is no
-/// `/proc`.
+/// Returns the number of open descriptors of this process: sockets, files, epoll instances. Returns `None` if there is
+/// no `/proc`.
 #[must_use]
 pub fn open_descriptors() -> Option<u64> {
-    // Since Linux 6.2 the directory's size is their number, so it is not necessary to list thousands.
+    // Since Linux 6.2 the directory's size is the number of descriptors, so klad need not list thousands of entries.
     let size = rustix::fs::stat("/proc/self/fd").ok()?.st_size;
     match u64::try_from(size) {
         Ok(count @ 1..) => Some(count),
-        // Without the one through which the directory is read.
+        // Subtract the descriptor through which klad reads the directory.
         _ => std::fs::read_dir("/proc/self/fd").ok().map(|open| (open.count() as u64).saturating_sub(1)),
     }
 }

@@ -5,7 +5,7 @@
 //!   /readyz?verbose    200 or 503, and a line for each check with its state, as in etcd and Kubernetes
 //! ```
 //!
-//! `/drain` lets an operator say that klad is not ready, without stopping it. `admin` calls this.
+//! `/drain` lets an operator make `/readyz` answer 503, while klad continues to serve. `admin` calls this.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -27,18 +27,20 @@ impl Admin {
             return Err(Error::Stopping.into());
         }
         match self.executor.writable(ChangeKind::Put) {
-            // 504 would say that this request has taken too long. A check below has the reason.
+            // The error `NotEnoughReplicas` would answer 504, which says that this request has taken too long. A check
+            // below reports the reason instead.
             Ok(()) | Err(Error::NotEnoughReplicas { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        // Then the checks that no error of an operation covers.
+        // Then come the checks whose failures are not errors of an operation.
         match self.checks().into_iter().find_map(|check| check.fault) {
             Some(fault) => Err(ApiError::NotReady(fault)),
             None => Ok(text("ready\n".to_owned())),
         }
     }
 
-    /// Begins or ends a drain: klad serves as before, but load balancers learn that they should ask others.
+    /// Begins or ends a drain. During a drain klad serves as before, but `/readyz` answers 503, so that load balancers
+    /// send their requests to other servers.
     pub(super) fn drain(&self, begins: bool) -> Response<String> {
         if self.draining.replace(begins) != begins {
             tracing::info!(draining = begins, "an operator has changed whether klad reports that it is ready");

@@ -21,7 +21,7 @@ use crate::request_metrics::{Op, Phase};
 use klad_base::clock;
 use klad_storage::perf::{Figure, Perf, Unit};
 
-/// The parameters of a request.
+/// The parameters of a request for `/debug/slow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SlowQuery {
     /// The op whose requests are shown. `None`: all ops.
@@ -60,7 +60,7 @@ impl SlowQuery {
 }
 
 impl Admin {
-    /// Answers as JSON, or as text for people.
+    /// Answers `/debug/slow` as JSON, or as text for people.
     pub(super) fn slow_answer(&self, request: &Request<Incoming>) -> Result<Response<String>, ApiError> {
         let query = SlowQuery::read(request.uri().query().unwrap_or_default())?;
         let slowest = self.slowest.recent(clock::now(), query.op, query.limit);
@@ -73,12 +73,13 @@ impl Admin {
     }
 }
 
-/// Returns the times of a request's phases in ns, and as `worker` the rest of its time. All together are the total.
+/// Returns the time of each phase of a request in ns, and as `worker` the rest of the request's time. The sum is the
+/// total time.
 fn phases(request: &SlowRequest) -> [(&'static str, u64); Phase::ALL.len() + 1] {
     let mut parts = [("worker", 0); Phase::ALL.len() + 1];
     let mut left_ns = request.ended.total_ns;
     for ((part, phase), time_ns) in parts.iter_mut().zip(Phase::ALL).zip(request.ended.phases_ns) {
-        // The clock was read at different moments.
+        // Without this limit the sum could exceed the total, because klad read the clock at different moments.
         let time_ns = time_ns.min(left_ns);
         left_ns -= time_ns;
         *part = (phase.as_str(), time_ns);
@@ -87,7 +88,7 @@ fn phases(request: &SlowRequest) -> [(&'static str, u64); Phase::ALL.len() + 1] 
     parts
 }
 
-/// Returns the name of the phase that took the longest; `worker` counts as one.
+/// Returns the name of the phase that took the longest. The rest, `worker`, counts as a phase.
 fn mostly(request: &SlowRequest) -> &'static str {
     phases(request).into_iter().max_by_key(|(_, time_ns)| *time_ns).map_or("worker", |(name, _)| name)
 }

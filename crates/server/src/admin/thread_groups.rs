@@ -1,4 +1,4 @@
-//! CPU time by what threads do. `process` calls this.
+//! CPU time per group of threads, such as workers and storage threads. `process` calls this.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use klad_base::clock;
 use klad_base::metrics::text::{Kind, Page};
 
-/// Groups of threads, and how the names of their threads begin. These threads live as long as klad serves.
+/// Groups of threads, each with the prefixes of its threads' names. These threads live as long as klad serves.
 const GROUPS: [(&str, &[&str]); 8] = [
     ("worker", &["klad-worker-"]),
     ("storage", &["klad-storage-", "klad-pool-", "klad-steal-"]),
@@ -18,14 +18,15 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("admin", &["klad-admin"]),
 ];
 
-/// All other threads, also those that have ended.
+/// The group of all other threads, including those that have ended.
 const OTHER: &str = "other";
 
-/// The largest time of `OTHER` so far, seconds, as bits, which have the order of positive numbers. The kernel rounds the
-/// times of threads, so the difference to them may shrink, which a counter must not.
+/// The largest CPU time of [`OTHER`] so far: the bits of seconds as `f64`, which have the same order as positive
+/// numbers. The time is that of the process minus that of the named threads. The kernel rounds the times of threads, so
+/// this difference may shrink, but a counter must not.
 static OTHER_MAX: AtomicU64 = AtomicU64::new(0);
 
-/// Writes the CPU time of each group. Leaves it out if there is no `/proc`.
+/// Writes the CPU time of each group. Writes nothing if there is no `/proc`.
 pub(super) fn write(page: &mut Page<'_>) {
     let Ok(seconds) = read() else { return };
     let mut family = page.family(
@@ -44,7 +45,7 @@ fn read() -> Result<BTreeMap<&'static str, f64>, procfs::ProcError> {
     let all = std::time::Duration::from_nanos(clock::process_cpu_ns()).as_secs_f64();
     let mut seconds: BTreeMap<_, _> = GROUPS.map(|(group, _)| (group, 0.0)).into();
     for task in procfs::process::Process::myself()?.tasks()? {
-        // A thread may end meanwhile.
+        // A thread may have ended since klad listed it.
         let Ok(stat) = task.and_then(|task| task.stat()) else { continue };
         let group = GROUPS.iter().find(|(_, names)| names.iter().any(|name| stat.comm.starts_with(name)));
         if let Some(time) = group.and_then(|(group, _)| seconds.get_mut(group)) {

@@ -1,8 +1,8 @@
 //! The acceptor: hands each connection to the worker with the fewest connections, stops accepting at the limit, and
-//! rejects connections of a peer that has too many. A strained worker gets a connection only if all workers are
-//! strained.
+//! rejects connections of a peer that has too many. A strained worker (its loop iterations are too long) gets a
+//! connection only if all workers are strained.
 //!
-//! The acceptor's thread reads from rejected connections only, and discards what it reads. `Server` starts it.
+//! The acceptor's thread reads only from rejected connections, and discards what it reads. `Server` starts the thread.
 
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -74,8 +74,8 @@ impl Acceptor {
     async fn accept_all(&self, listener: &tokio::net::TcpListener) {
         let mut rate_limit = AcceptRateLimit::new(self.figures.clone());
         loop {
-            // Take a place before accepting. At the limit a client waits in the kernel's backlog until another one
-            // leaves.
+            // Take a place before accepting. At the limit, a new client waits in the kernel's backlog until another
+            // client leaves.
             let of_all = self.places.take().await;
             let (stream, address) = rate_limit.accept(listener, &self.workers).await;
             if rate_limit.is_active() && client_has_left(&stream) {
@@ -88,7 +88,7 @@ impl Acceptor {
         }
     }
 
-    /// Gives a connection to a worker, unless its peer has too many. Returns whether it did.
+    /// Gives a connection to a worker, unless the connection's peer has too many. Returns whether a worker got it.
     fn hand(&self, of_all: OpenPlace, stream: TcpStream, address: IpAddr) -> bool {
         let Some(of_peer) = self.peers.take(address, self.limits.get().connections_per_peer) else {
             self.figures.rejected.add_owned(1);
@@ -104,8 +104,8 @@ impl Acceptor {
         true
     }
 
-    /// Accepts, while klad stops, connections that wait or that clients have begun to open, then closes the listener.
-    /// With an `accept_patience` of zero, closes the listener immediately.
+    /// While klad stops, accepts the connections that wait or that clients have begun to open. Then closes the
+    /// listener. With an `accept_patience` of zero, closes the listener immediately.
     async fn accept_rest(&self, listener: tokio::net::TcpListener, drain: &Drain) {
         if drain.accept_patience.is_zero() {
             return;
@@ -133,10 +133,10 @@ impl Acceptor {
     }
 }
 
-/// The rate limit for accepting connections while all workers are strained, and some time after. Accepting a connection
-/// costs more than a request; a connection that klad has not accepted waits in the kernel at no cost. The limit begins
-/// at [`ACCEPTS_CAUTIOUS`]. After each [`ACCEPT_STEP`] klad halves it if all workers are strained, and doubles it
-/// otherwise.
+/// The rate limit for accepting connections. It applies while all workers are strained, which means that their loop
+/// iterations are too long, and for some time after. Accepting a connection costs more than a request, whereas a
+/// connection that klad has not accepted waits in the kernel at no cost. The limit begins at [`ACCEPTS_CAUTIOUS`].
+/// After each [`ACCEPT_STEP`], klad halves the limit if all workers are strained, and doubles it otherwise.
 struct AcceptRateLimit {
     /// Connections a second. [`ACCEPTS_MAX`] means no limit.
     rate: u32,
@@ -201,7 +201,8 @@ impl AcceptRateLimit {
         self.rate_changed = clock::now();
         if before != self.is_active() {
             self.figures.is_cautious.store(self.is_active(), Ordering::Relaxed);
-            // The kernel queues first in, first out: a long backlog would soon hold only clients that have given up.
+            // The kernel's queue is first in, first out, so a long backlog would soon hold only clients that have given
+            // up.
             let backlog = if self.is_active() { LISTEN_BACKLOG_CAUTIOUS } else { LISTEN_BACKLOG };
             let backlog = i32::try_from(backlog).expect("a small constant");
             if let Err(error) = rustix::net::listen(listener, backlog) {
@@ -226,8 +227,8 @@ fn client_has_left(stream: &TcpStream) -> bool {
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Accepts the next connection. `into_std` takes it out of this thread's epoll instance; its worker adds it to its
-/// own.
+/// Accepts the next connection. `into_std` takes the connection out of this thread's epoll instance. The worker that
+/// gets the connection adds it to the worker's epoll instance.
 async fn accept(listener: &tokio::net::TcpListener) -> (TcpStream, IpAddr) {
     loop {
         let accepted = listener.accept().await.and_then(|(stream, peer)| Ok((stream.into_std()?, peer.ip())));

@@ -1,4 +1,5 @@
-//! Ends slow requests that hold body budget, after klad has rejected another request because it lacked budget.
+//! Ends slow requests that hold body budget (memory for bodies and large answers), after klad has rejected another
+//! request for lack of budget.
 //!
 //! ```text
 //!   budget too small: 503 ─▶ shortage noted ─ next sweep ─▶ one worker frees some ─▶ other workers free the rest
@@ -17,9 +18,9 @@ use crate::connection::Connection;
 use crate::execution::admission::BodyBudget;
 use crate::limits::{EVICTION_RATE_BYTES_MAX, EVICTION_RATE_FIRST_BYTES_MAX};
 
-/// Ends slow requests among `connections`, until the lacking bytes are free: the slowest first, and of several with the
-/// same rate the one for whose client klad has waited the longest. A client that takes none of its answer now counts
-/// with rate 0.
+/// Ends slow requests among `connections`, until the lacking bytes of `budget` are free. The slowest request ends
+/// first. Among requests with the same rate, klad first ends the one whose client it has waited for the longest. A
+/// client that takes nothing of its answer now has the rate 0.
 pub(crate) fn end_slow_requests(connections: &Slab<Rc<Connection>>, budget: &BodyBudget) {
     let Some(shortage) = budget.take_shortage() else { return };
     let rate_max = if shortage.has_lasted() { EVICTION_RATE_BYTES_MAX } else { EVICTION_RATE_FIRST_BYTES_MAX };

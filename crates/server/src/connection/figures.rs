@@ -1,8 +1,8 @@
-//! What the acceptor and the workers count about connections, loop iterations and gates, and how the metrics page
-//! shows it.
+//! The figures that the acceptor and the workers keep about connections, loop iterations and gates, and their lines on
+//! the metrics page.
 //!
-//! Each figure has one writer, the acceptor's thread or the worker's; only the number of a worker's connections has
-//! both. The admin thread reads. `Server` creates this.
+//! Each figure has one writer, the acceptor's thread or a worker's thread. Only the number of a worker's connections
+//! has both writers. The admin thread reads the figures. `Server` creates them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ pub(crate) struct WorkerFigures {
     pub(crate) iterations: Histogram<21>,
     /// The number of requests that were read without hyper.
     pub(crate) plain: Counter,
-    /// CPU time of the worker's thread in nanoseconds, as of its last sweep.
+    /// CPU time of the worker's thread in nanoseconds, as of the worker's last sweep.
     pub(crate) cpu_ns: Counter,
     closed: [Counter; CLOSE_REASONS.len()],
 }
@@ -62,11 +62,13 @@ impl WorkerFigures {
 pub(crate) struct AcceptFigures {
     /// The number of connections handed to a worker.
     pub(crate) accepted: Counter,
-    /// The number of connections that klad rejected because their address had too many.
+    /// The number of connections that klad rejected because their address had too many connections.
     pub(crate) rejected: Counter,
-    /// The number of clients that had left before klad accepted them. Only counted while the acceptor limits its rate.
+    /// The number of clients that had left before klad accepted them. klad counts them only while the acceptor limits
+    /// its rate.
     pub(crate) left: Counter,
-    /// Whether the acceptor limits its rate, because all workers are or were strained.
+    /// Whether the acceptor limits its rate, because all workers are strained (their loop iterations are too long) or
+    /// recently were.
     pub(crate) is_cautious: AtomicBool,
 }
 

@@ -11,19 +11,18 @@
 //!
 //! The gate closes when both are true:
 //!
-//! * A loop iteration took longer than `--turn-max` and had at least [`ITERATION_REQUESTS_MIN`] requests. So ready
-//!   requests would wait longer than that.
+//! * A loop iteration took longer than `--turn-max` and had at least [`ITERATION_REQUESTS_MIN`] requests. So a ready
+//!   request would wait longer than `--turn-max`.
 //! * Clients are impatient: in the last [`IMPATIENCE_LIFETIME`] a client has sent a deadline, or has left before its
 //!   answer.
 //!
 //! While the gate is closed, the order matters. The newest requests go first, because clients that have waited long are
 //! about to give up. The newest alternate with the oldest, because a client that has waited for a second is patient and
-//! must not wait for ever.
-//! Requests that are not admitted wait in the kernel at no cost; rejecting them would cost almost as much as
-//! answering. If clients are patient, klad serves all of them in order, however many there are.
+//! must not wait for ever. Requests that are not admitted wait in the kernel at no cost. Rejecting a request would cost
+//! almost as much as answering it. If clients are patient, klad serves all of them in order, however many there are.
 //!
-//! The gate opens when no connection waits. While it is closed, klad closes no idle connection, because a request may
-//! have arrived that klad has not read. `io` and `worker` call this; the acceptor reads [`GateStatus`].
+//! The gate opens when no connection waits. While the gate is closed, klad closes no idle connection, because a request
+//! may have arrived that klad has not read. `io` and `worker` call this; the acceptor reads [`GateStatus`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -42,12 +41,12 @@ use klad_base::metrics::Counter;
 #[derive(Debug)]
 pub struct Gate {
     closed: Cell<bool>,
-    /// The gate may close after a longer loop iteration. `None`: it never closes.
+    /// The gate may close after a loop iteration that is longer than this. `None`: the gate never closes.
     iteration_max: Cell<Option<Duration>>,
     /// Waiting connections by their order of arrival.
     waiting: RefCell<BTreeMap<u64, Waiter>>,
     arrivals: Cell<u64>,
-    /// How many connections each loop iteration admits.
+    /// How many connections each loop iteration admits while the gate is closed.
     quota: Cell<u32>,
     aged_is_next: Cell<bool>,
     /// The end of the time in which clients count as impatient.
@@ -59,7 +58,8 @@ pub struct Gate {
 #[derive(Debug, Default)]
 pub struct GateStatus {
     closed: AtomicBool,
-    /// The gate was closed during the last loop iteration, or the iteration was long and clients are impatient.
+    /// Whether the gate was closed during the last loop iteration, or the iteration was longer than
+    /// [`ITERATION_TARGET`] and clients are impatient.
     strained: AtomicBool,
     /// The number of connections that waited at the end of the last loop iteration.
     waiting: AtomicUsize,
@@ -166,7 +166,7 @@ impl Gate {
             if !strained || !long(iteration_max) {
                 return false;
             }
-            // No connection waits yet. Those with a request will wait in the next iteration.
+            // No connection waits yet. Connections with a request will wait in the next iteration.
             self.set_closed(true);
             self.quota.set(next_quota(iteration.requests, iteration.length, iteration.requests));
             return true;
@@ -185,8 +185,8 @@ impl Gate {
         true
     }
 
-    /// Ends the strain if the gate is open. The next long loop iteration begins it again. Each sweep calls this,
-    /// because an idle worker, which has no loop iterations, must not stay strained.
+    /// Marks the worker as no longer strained, if the gate is open. The next long loop iteration marks it as strained
+    /// again. Each sweep calls this, because an idle worker, which has no loop iterations, must not stay strained.
     pub fn rested(&self) {
         if !self.closed.get() && self.status.is_strained() {
             self.status.strained.store(false, Ordering::Relaxed);
@@ -218,8 +218,9 @@ impl Gate {
     }
 }
 
-/// Returns how many requests fit into [`ITERATION_TARGET`] at the speed of the last loop iteration: at most twice and
-/// at least half `quota`, the number before. After an iteration without requests, returns twice `quota`.
+/// Returns how many requests fit into [`ITERATION_TARGET`] at the speed of the last loop iteration. The result is at
+/// least half and at most twice `quota`, the previous result. After an iteration without requests, returns twice
+/// `quota`.
 fn next_quota(quota: u32, iteration: Duration, requests: u32) -> u32 {
     if requests == 0 {
         return quota.saturating_mul(2).clamp(1, QUOTA_MAX);
@@ -230,7 +231,7 @@ fn next_quota(quota: u32, iteration: Duration, requests: u32) -> u32 {
     fits.clamp(quota / 2, quota.saturating_mul(2)).clamp(1, QUOTA_MAX)
 }
 
-/// The largest quota of a loop iteration. A larger one would be no limit.
+/// The largest quota of a loop iteration. A larger quota would be no limit.
 const QUOTA_MAX: u32 = 100_000;
 
 impl Pass {
@@ -283,8 +284,8 @@ impl Pass {
         Some(since)
     }
 
-    /// Removes the connection from the queue. Returns its place, and since when it has waited; `None` if it did not
-    /// wait.
+    /// Removes the connection from the queue. Returns the connection's place in the queue, and since when it has
+    /// waited; `None` if it did not wait.
     fn leave(&self) -> Option<(u64, Instant)> {
         let State::Waits(arrival) = self.state.replace(State::Outside) else { return None };
         self.gate.waiting.borrow_mut().remove(&arrival).map(|waiter| (arrival, waiter.since))

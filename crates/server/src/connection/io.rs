@@ -1,9 +1,9 @@
 //! The connection's bytes as hyper and the fast path see them, decrypted if there is TLS. A read that may begin a
-//! request waits at the worker's gate. Every byte is reported to the connection's exchange, from which the sweep knows
-//! which client is late.
+//! request waits at the worker's gate. [`Io`] reports every byte to the connection's exchange, which tells the sweep
+//! whether the client is late.
 //!
-//! [`Io`] discards what hyper writes by itself while klad sends no answer: a bare status for a head that hyper cannot
-//! read. The connection sends a better answer instead. `connection` creates the [`Io`].
+//! If hyper cannot read a head, hyper writes a bare status by itself. [`Io`] discards this status unless klad is
+//! sending an answer, and the connection sends a better answer instead. `connection` creates the [`Io`].
 
 use std::cell::RefCell;
 use std::future::Future as _;
@@ -41,7 +41,7 @@ impl Io {
     fn poll_pass(&self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let stream = self.stream.borrow();
         let tcp = stream.tcp();
-        // This registers the waker; the following calls need not.
+        // This call registers the waker, so the following calls need not.
         match tcp.poll_read_ready(context)? {
             // With TLS, a request may already have been read together with earlier bytes.
             Poll::Pending if !stream.has_unread() => return Poll::Pending,
@@ -60,8 +60,9 @@ impl Io {
 }
 
 impl Io {
-    /// Reports how many bytes of an answer the socket below TLS has taken: rustls accepts up to 64 KiB at once,
-    /// whatever the client takes. `before` and `waited` are the socket's progress before the write.
+    /// Reports how many bytes of an answer the socket below TLS has taken. The bytes that rustls has accepted do not
+    /// show that, because rustls accepts up to 64 KiB at once even if the client takes nothing. `before` and `waited`
+    /// are the socket's progress before the write.
     fn sent_in_tls(&self, stream: &Stream, (before, waited): (usize, bool), held: usize) {
         let Some((taken, waits)) = stream.write_progress() else { return };
         let count = taken.wrapping_sub(before);
@@ -114,8 +115,8 @@ impl Io {
         std::mem::take(&mut self.unread)
     }
 
-    /// Reads bytes that were put back, and behind them what has arrived since: they may be the beginning of a request.
-    /// Bytes that were put back wait at the gate as bytes from the socket do.
+    /// Reads the bytes that were put back, and appends the bytes that have arrived since. The bytes that were put back
+    /// may begin a request, so they wait at the gate, as bytes from the socket do.
     pub(crate) fn poll_fill(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let continues = !self.unread.is_empty();
         if continues {
@@ -128,7 +129,7 @@ impl Io {
         if continues
             && self.unread.is_empty()
             && buffer.remaining() > 0
-            // The next read finds an end of the stream again.
+            // An end of the stream is ignored here, because the next read finds it again.
             && let Poll::Ready(Ok(count @ 1..)) = self.poll_socket(context, buffer)
         {
             self.exchange.bytes_read(count);
@@ -146,7 +147,7 @@ impl Io {
         let before = buffer.filled().len();
         let read = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer));
         if read.is_err() {
-            // The client sent a reset: it had closed before its answer.
+            // The client sent a reset, because it had closed the connection before its answer.
             self.pass.client_has_left();
         }
         read?;

@@ -1,4 +1,4 @@
-//! One connection: how klad serves it, with hyper or without, how it obeys the sweep's verdicts, and how it ends.
+//! One connection: how klad serves it with or without hyper, carries out the sweep's verdicts, and ends the connection.
 //!
 //! `worker` calls this, on the worker's thread only.
 
@@ -60,15 +60,15 @@ enum End {
 /// Returns hyper's settings.
 pub(crate) fn http(limits: &Limits) -> http1::Builder {
     let mut http = http1::Builder::new();
-    // `max_headers` is not set: HEADERS_MAX is hyper's default, and setting it makes hyper fill two tables for each
-    // request. With flat writes, a head and a small body leave in one write, and a range's chunks in writes of about
-    // 64 KiB.
+    // `max_headers` is not set, because HEADERS_MAX is hyper's default, and a set value makes hyper fill two tables for
+    // each request. With flat writes, a head and a small body leave in one write, and a range's chunks in writes of
+    // about 64 KiB.
     http.writev(false)
         .max_buf_size(CONNECTION_BUFFER_BYTES_MAX)
         .max_header_size(limits.head_bytes_max)
         // A client may close its sending side after its request and still wait for the answer.
         .half_close(true)
-        // hyper would set a timer for each request; the sweep does this at no cost.
+        // hyper would set a timer for each request. klad's sweep checks the time of the head at no cost.
         .header_read_timeout(None);
     http
 }
@@ -91,7 +91,8 @@ impl Connection {
         let stream = match &worker.handshaker {
             Some(_) if matches!(peer, Peer::Console) => Stream::Clear(stream),
             None => Stream::Clear(stream),
-            // Boxed, because its memory is freed after the handshake, and a connection without TLS never allocates it.
+            // The handshake is boxed, so that its memory is freed after the handshake, and a connection without TLS
+            // never allocates this memory.
             Some(handshaker) => match Box::pin(self.tls_handshake(handshaker, stream)).await {
                 Some(stream) => stream,
                 None => return self.exchange.close_reason().unwrap_or(CloseReason::Error),
@@ -110,10 +111,11 @@ impl Connection {
         match end {
             End::Verdict(Verdict::HeadTimedOut) => self.reject(worker, stream, ApiError::HeadTimeout).await,
             End::Rejected(api_error) => self.reject(worker, stream, api_error).await,
-            // While klad stops, it does not answer what a client sends behind a closing answer. Reading it protects
-            // the answer from a reset.
+            // While klad stops, it does not answer requests that a client sends after a closing answer. klad still
+            // reads their bytes, because unread bytes would cause a reset, and the client might lose the answer.
             End::Finished { by_error } if by_error || self.exchange.body_unread() || stops => self.linger(stream).await,
-            // In the middle of an answer, the end must not look like a regular one.
+            // In the middle of an answer, klad sends no close notification, because the end must not look like a
+            // regular one.
             End::Verdict(_) if self.exchange.is_idle() => stream.send_close_notify(),
             End::Finished { .. } => stream.send_close_notify(),
             End::Verdict(_) | End::BackToFastPath => {}
@@ -153,7 +155,7 @@ impl Connection {
     }
 
     /// Serves HTTP until the connection ends. The fast path (`plain`) answers plain requests. From the first byte of a
-    /// request that is not plain, hyper serves the connection, until it has read [`HYPER_REQUESTS_MIN`] requests and
+    /// request that is not plain, hyper serves the connection, until hyper has read [`HYPER_REQUESTS_MIN`] requests and
     /// waits for the next one. With `--fast-path off`, hyper answers all requests.
     async fn serve_http(self: &Rc<Self>, worker: &Rc<Worker>, stream: &Rc<RefCell<Stream>>) -> End {
         let pass = Pass::new(worker.gate.clone());
@@ -172,8 +174,7 @@ impl Connection {
         }
     }
 
-    /// Serves with hyper until the connection ends, or until the fast path can continue, which then gets the socket
-    /// back.
+    /// Serves with hyper until the connection ends or the fast path can continue. Returns the socket for the fast path.
     async fn serve_by_hyper(
         self: &Rc<Self>,
         worker: &Rc<Worker>,
@@ -226,8 +227,8 @@ impl Connection {
                 })
             })
             .await;
-            // hyper gives up what it has read only by `into_parts`. It is idle and has written everything, so nothing
-            // else is lost, and a new hyper connection continues at the same place.
+            // Only `into_parts` returns the bytes that hyper has read ahead. hyper is idle and has written everything,
+            // so nothing else is lost, and a new hyper connection continues at the same place.
             let mut parts = match end {
                 End::Verdict(Verdict::CheckHead) | End::BackToFastPath => http.into_parts(),
                 End::Verdict(_) | End::Finished { .. } | End::Rejected(_) => return Err(end),
@@ -248,9 +249,9 @@ impl Connection {
         }
     }
 
-    /// Whether hyper waits for a request and has written the whole last answer. After an answer that leaves a body
-    /// unread no request follows: hyper closes the connection at the next poll, and what arrives until then is not a
-    /// request.
+    /// Whether hyper waits for a request and has written the whole last answer. If an answer leaves a part of the
+    /// request's body unread, no request follows: hyper closes the connection at the next poll, and bytes that arrive
+    /// until then are not a request.
     fn is_between_requests(&self) -> bool {
         self.exchange.is_idle() && !self.exchange.body_unread()
     }
@@ -298,7 +299,7 @@ impl Connection {
         }
     }
 
-    /// Checks whether the client is late, and wakes the connection's task if it has something to do.
+    /// Checks whether the client is late, and wakes the connection's task if the task must act.
     pub(crate) fn check(&self, deadlines: &Deadlines, draining: Option<Draining>) {
         if self.exchange.check(deadlines, draining) {
             self.wake();

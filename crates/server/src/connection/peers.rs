@@ -1,7 +1,7 @@
 //! Counts the connections of each peer address, and rejects those beyond the limit. `accept` calls this.
 //!
-//! The limit is for a single IP address, without the port; with IPv6 too it is not for a network. Behind a proxy all
-//! clients have the proxy's address.
+//! The limit applies to a single IP address, without the port. With IPv6 too, it applies to an address and not to a
+//! network. Behind a proxy all clients have the proxy's address.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use crate::http::api_error::ApiError;
 use crate::limits::REFUSED_LINGER_TIMEOUT;
 use klad_base::sync::Mutex;
 
-/// A connection's place among all connections and among those of its peer. Dropping it frees both.
+/// A connection's place among all connections, and its place among those of its peer. Dropping this frees both places.
 pub(crate) struct Place {
     pub(crate) _of_all: OpenPlace,
     pub(crate) _of_peer: PeerPlace,
@@ -25,7 +25,7 @@ pub(crate) struct Place {
 /// The number of connections of each peer.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    /// Has only addresses with at least one connection, so it is no longer than the number of connections.
+    /// Has only addresses with at least one connection, so it has at most as many entries as there are connections.
     counts: Mutex<HashMap<IpAddr, usize>>,
 }
 
@@ -68,11 +68,11 @@ impl Drop for PeerPlace {
     }
 }
 
-/// The rejection if clients speak TLS: a fatal alert in clear, 80 (`internal_error`). A handshake only for a rejection
-/// would cost more than most requests.
+/// The bytes of a rejection if clients speak TLS: the fatal alert 80 (`internal_error`), not encrypted. A handshake
+/// only for a rejection would cost more than most requests.
 const TOO_MANY_IN_TLS: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
 
-/// Rejects connections of peers that already have as many as they may.
+/// Rejects connections of peers that already have the maximum of connections.
 pub(crate) struct PeerRejecter {
     lingering: Arc<Semaphore>,
     /// The bytes that klad sends to a rejected client.
@@ -86,11 +86,13 @@ impl PeerRejecter {
         PeerRejecter { lingering: Arc::new(Semaphore::new(usize::try_from(lingering_max).expect("few"))), answer }
     }
 
-    /// Sends the rejection. Closes the connection when the client has closed it, or after [`REFUSED_LINGER_TIMEOUT`];
-    /// if too many rejected connections are still open, immediately. If the client's request arrived at a closed
-    /// socket, the kernel would answer with a reset, and the client might lose the rejection.
+    /// Sends the rejection. Then waits until the client has closed the connection, for at most
+    /// [`REFUSED_LINGER_TIMEOUT`], and closes it. The wait is for the client's request: if the request arrived at a
+    /// closed socket, the kernel would answer with a reset, and the client might lose the rejection. If too many
+    /// rejected connections are still open, closes this one immediately.
     pub(crate) fn reject(&self, mut stream: TcpStream) {
-        // The answer fits into the empty send buffer of a new connection, or the client has left.
+        // The write fails only if the client has left, because the answer fits into the empty send buffer of a new
+        // connection.
         let _ = stream.write(&self.answer);
         let Ok(place) = self.lingering.clone().try_acquire_owned() else { return };
         tokio::task::spawn_local(async move {

@@ -1,12 +1,13 @@
 //! The fast path: answers plain requests of a connection without hyper. hyper gets each request that is not plain, from
 //! its first byte on.
 //!
-//! Requests that have arrived together (a pipeline) are answered in one turn: one read, one write. A turn ends behind a
-//! request that memory cannot answer, in front of a write, and after [`PIPELINE_REQUESTS_MAX`] requests; then the other
-//! connections have theirs. Writes one behind the other become one write of storage ([`WriteRun`]).
+//! klad answers requests that have arrived together (a pipeline) in one turn, with one read and one write of the
+//! socket. A turn ends after a request that memory cannot answer, before a write, and after [`PIPELINE_REQUESTS_MAX`]
+//! requests. Then the other connections have their turns. Consecutive writes become one write of storage
+//! ([`WriteRun`]).
 //!
-//! A connection that waits for a request holds no buffer here. The worker has one buffer to read into and one to write
-//! from, because it reads or writes only one connection at a time. If the client does not take the whole answer at
+//! A connection that waits for a request has no buffer here. Each worker has one read buffer and one write buffer,
+//! because a worker reads or writes only one connection at a time. If the client does not take the whole answer at
 //! once, the connection gets a copy of the rest.
 
 use std::cell::{Cell, RefCell};
@@ -38,7 +39,7 @@ pub(crate) struct Workspace {
     request: RefCell<Vec<u8>>,
     answer: RefCell<Vec<u8>>,
     date: Cell<Date>,
-    /// The second of `date`, since 1970.
+    /// The time of `date`, in whole seconds since 1970.
     second: Cell<u64>,
 }
 
@@ -73,27 +74,27 @@ enum FastPathEnd {
     End(End),
 }
 
-/// What a turn leaves to do.
+/// The work that remains after a turn.
 struct Turn {
-    /// What the client has not taken of the turn's answers. `None`: nothing.
+    /// The part of the turn's answers that the client has not taken. `None`: the client has taken everything.
     rest: Option<Rest>,
     next: Next,
 }
 
 enum Next {
-    /// Nothing waits.
+    /// All requests of the turn are answered. The next request may begin.
     Request,
     /// The connection ends after the answers.
     Close,
-    /// The last request of the turn has no answer yet, or a large one.
+    /// The last request of the turn has no answer yet, or a large answer.
     Started(StartedRequest),
-    /// The writes at the end of the turn.
+    /// The turn ends with these writes, which storage has not done yet.
     Writes(WriteRun),
 }
 
 impl Connection {
-    /// Answers plain requests until something else arrives or the connection ends. `None`: a request is not plain, and
-    /// hyper must continue; its bytes were put back into `io`.
+    /// Answers plain requests until something else arrives or the connection ends. `None`: a request is not plain, so
+    /// hyper must continue. The bytes of this request were put back into `io`.
     pub(super) async fn serve_plain(&self, worker: &Worker, io: &mut Io, stream: &RefCell<Stream>) -> Option<End> {
         loop {
             match self.serve_turn(worker, io, stream).await {
@@ -142,7 +143,8 @@ impl Connection {
         }
     }
 
-    /// Sends what `write` appends, and then the body that it returns. `closes`: the connection ends after it.
+    /// Sends the bytes that `write` appends, and then the body that `write` returns. If `closes`, the connection ends
+    /// after that.
     async fn send(
         &self,
         worker: &Worker,
@@ -180,7 +182,7 @@ impl Connection {
     ) -> Poll<Result<Turn, FastPathEnd>> {
         self.remember(context.waker());
         match self.exchange.take_verdict() {
-            // The fast path holds no bytes of a half-read request.
+            // There is nothing to check: the fast path holds no bytes of a half-read request.
             None | Some(Verdict::CheckHead) => {}
             Some(Verdict::CloseIfIdle) if self.is_wanted(&stream.borrow()) => self.exchange.set_close_reason(None),
             // The unread bytes may be whole requests. If they are not, hyper gets them, and the sweep decides again.
@@ -225,15 +227,16 @@ impl Connection {
     }
 
     /// Begins the plain requests of `bytes`, and writes the answers that memory gives to `out`. `more`: further bytes
-    /// have arrived. Returns the length of the requests that were begun, and what follows.
+    /// have arrived. Returns the length of the requests that were begun, and what the connection must do next.
     fn begin_all(&self, worker: &Worker, bytes: &[u8], more: bool, out: &mut Vec<u8>) -> (usize, Next) {
-        // Some clients send an empty line behind a body (RFC 9112, 2.2). It is not the beginning of a request.
+        // Some clients send an empty line after a body (RFC 9112, 2.2). This line does not begin a request.
         let is_end = |at: usize| !more && bytes[at..].iter().all(|byte| b"\r\n".contains(byte));
         let (mut at, mut begun) = (0, 0);
         while at < bytes.len() && begun < PIPELINE_REQUESTS_MAX && out.len() < RESPONSE_FRAME_BYTES_MAX {
             let Some(request) = plain::read(&bytes[at..], worker.head_bytes_max()) else { break };
             if request.writes() && !out.is_empty() {
-                // The earlier answers go out first. A write holds memory, also while a client does not take them.
+                // The earlier answers go out before the write begins, because a begun write holds memory while a client
+                // does not take those answers.
                 break;
             }
             if request.writes()
@@ -295,7 +298,7 @@ impl From<End> for FastPathEnd {
     }
 }
 
-/// What the client has not taken of one or several answers.
+/// The part of one or several answers that the client has not taken.
 #[derive(Default)]
 struct Rest {
     left: Bytes,
@@ -325,7 +328,8 @@ impl Rest {
             let Some(body) = &mut self.body else { break };
             self.left = body.take_frame();
             if body.length() == 0 {
-                // A frame shares the memory of the whole value, whose permit ends here.
+                // The last frame is copied, because it shares the memory of the whole value, and the value's permit
+                // ends here.
                 self.left = Bytes::copy_from_slice(&self.left);
                 self.body = None;
             }
@@ -334,8 +338,8 @@ impl Rest {
     }
 }
 
-/// Writes the head and a small value, or the first frame of a large one, to `out`. Returns the rest of a large value.
-/// After this, only that holds a memory permit.
+/// Writes the head of an answer and its small value, or the first frame of a large value, to `out`. Returns the rest of
+/// a large value. From then on, only this rest holds a memory permit.
 fn begin(mut answer: Answer, date: &Date, out: &mut Vec<u8>) -> Option<ResponseBody> {
     answer.write_head(answer.body.length(), date, out);
     out.extend_from_slice(&answer.body.take_frame());

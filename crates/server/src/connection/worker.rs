@@ -1,7 +1,8 @@
 //! A worker: one thread with a runtime, its connections as local tasks, and a sweep that checks their deadlines.
 //!
-//! A worker never waits for storage, except with `--execution inline`, and never for a lock that is held long. `Server`
-//! starts the workers; `accept` hands connections to them.
+//! A worker waits for storage only with `--execution inline`, or, with `adaptive`, in short reads while storage is
+//! quick. A worker never waits for a lock that is held long. `Server` starts the workers; `accept` hands connections to
+//! them.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -62,14 +63,14 @@ pub(crate) struct WorkerHandle {
 
 fn hand(sender: &mpsc::Sender<Accepted>, figures: &WorkerFigures, accepted: Accepted) {
     figures.connections.fetch_add(1, Ordering::Relaxed);
-    // The channel has a place for each possible connection. It is closed only while klad stops.
+    // The channel has a place for each possible connection, so sending fails only if the channel is closed: klad stops.
     if sender.try_send(accepted).is_err() {
         figures.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Hands connections of the console to workers. Unlike a [`WorkerHandle`] it keeps no channel open: workers that stop
-/// wait until the acceptor, and only it, has closed theirs.
+/// Hands connections of the console to workers. Unlike a [`WorkerHandle`], this keeps no channel open, because a worker
+/// that stops waits until its channel is closed, and only the acceptor decides when.
 pub(crate) struct ConsoleHandles(Vec<(mpsc::WeakSender<Accepted>, Arc<WorkerFigures>)>);
 
 impl ConsoleHandles {
@@ -77,13 +78,13 @@ impl ConsoleHandles {
         ConsoleHandles(workers.iter().map(|worker| (worker.sender.downgrade(), worker.figures.clone())).collect())
     }
 
-    /// Hands `stream` to the worker with the fewest connections. `false`: klad stops.
+    /// Hands `stream` to the worker with the fewest connections. Returns `false` if klad stops.
     pub(crate) fn hand(&self, stream: UnixStream) -> bool {
         let least = |(_, figures): &&(_, Arc<WorkerFigures>)| figures.connections.load(Ordering::Relaxed);
         let (sender, figures) = self.0.iter().min_by_key(least).expect("at least one worker");
         let Some(sender) = sender.upgrade() else { return false };
-        // A worker only reads, writes and polls the socket, which does not depend on its family. So the type of TCP
-        // streams serves, and `Stream` needs no third kind.
+        // A worker only reads, writes and polls the socket, which works alike for all socket families. So the type of
+        // TCP streams is enough, and `Stream` needs no third kind.
         let stream = TcpStream::from(OwnedFd::from(stream));
         hand(&sender, figures, Accepted { stream, peer: Peer::Console });
         true
@@ -125,7 +126,8 @@ impl WorkerHandle {
         &self.figures
     }
 
-    /// Whether the worker should get new connections only if all workers are strained.
+    /// Whether the worker is strained: its loop iterations are so long that it should get new connections only if all
+    /// workers are strained.
     pub(crate) fn is_strained(&self) -> bool {
         self.figures.gate_status.is_strained()
     }
@@ -150,8 +152,8 @@ pub(crate) struct Worker {
     pub(crate) handshaker: Option<Handshaker>,
     pub(crate) gate: Rc<Gate>,
     pub(crate) observer: Rc<Observer>,
-    /// The worker's coarse clock: milliseconds since the worker's start, as of the last sweep, without time in which
-    /// the worker did not run. Reading this costs nothing.
+    /// The worker's coarse clock: milliseconds since the worker's start, as of the last sweep. The clock stands still
+    /// while the worker does not run. Reading it costs nothing.
     pub(crate) now_ms: Rc<Cell<u64>>,
     /// When the coarse clock was last advanced.
     ticked: Cell<Instant>,
@@ -271,7 +273,8 @@ impl Worker {
         self.limits.borrow().fast_path
     }
 
-    /// Since when klad has been stopping; `None` if it is not. While klad stops, each answer says `Connection: close`.
+    /// Since when klad has been stopping; `None` if klad is not stopping. While klad stops, each answer says
+    /// `Connection: close`.
     pub(crate) fn draining(&self) -> Option<Draining> {
         self.draining.get()
     }
@@ -287,8 +290,8 @@ impl Worker {
     }
 
     /// Advances the coarse clock to now, but by at most [`SWEEP_COUNTS_MAX`]. If the process was stopped (SIGSTOP, a
-    /// paused container) or the worker had no CPU time, clients may have sent bytes that klad has not read; this time
-    /// must not count against them.
+    /// paused container) or the worker had no CPU time, clients may have sent bytes that klad has not read. So this
+    /// time must not count against the clients.
     fn tick(&self) {
         let ticked = self.ticked.get();
         let passed_ms = ms(clock::now().saturating_duration_since(ticked));
@@ -306,7 +309,7 @@ impl Worker {
             let why = connection.serve(&worker, stream, &peer).await;
             worker.connections.borrow_mut().remove(key);
             worker.figures.connections.fetch_sub(1, Ordering::Relaxed);
-            // The counters are about clients.
+            // The counters do not count the console's connections.
             if let Peer::Client { .. } = peer {
                 worker.figures.count_closed(why);
             }

@@ -12,7 +12,7 @@ pub(super) struct Meter {
     waited_ms: u64,
     /// The beginning of the current wait.
     waits_since_ms: Option<u64>,
-    /// Whether there was a wait.
+    /// Whether a wait has begun since the last reset. Only then does the meter count bytes.
     counts: bool,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Returns the average rate over all waits; `u64::MAX` if there was no wait.
+    /// Returns the average rate over all waits, or `u64::MAX` if there was no wait.
     #[must_use]
     pub(super) fn bytes_per_second(&self) -> u64 {
         let waited_ms = u64::try_from(self.waited.as_millis()).unwrap_or(u64::MAX);
@@ -43,7 +43,7 @@ impl Meter {
         self.counts = true;
     }
 
-    /// Resets the meter. If a wait is in progress, it continues, and counts from its beginning.
+    /// Resets the meter. If a wait is in progress, the wait continues, and its time counts from its beginning.
     pub(super) fn begin_anew(&mut self) {
         self.bytes = 0;
         self.waited_ms = 0;

@@ -1,5 +1,5 @@
 //! The state machine of one connection. The service that answers, the socket that moves bytes and the sweep that checks
-//! deadlines report events to it. The state machine decides whether the connection continues.
+//! deadlines report events to the state machine. It decides whether the connection continues.
 //!
 //! ```text
 //!   Handshake, with TLS
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`State`] holds the state; each method of [`Exchange`] reports an event or answers a question. A connection belongs
-//! to one worker thread, so nothing needs a lock. This module uses no sockets, and of HTTP only types. `http` and
+//! to one worker thread, so nothing needs a lock. This module uses no sockets, and only types of HTTP. `http` and
 //! `connection` call it.
 
 mod meter;
@@ -59,7 +59,7 @@ pub struct Exchange {
     now_ms: Rc<Cell<u64>>,
 }
 
-/// All times are milliseconds of the worker's coarse clock.
+/// The state that events change. All times are milliseconds of the worker's coarse clock.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own that lasts beyond the phase")]
 struct State {
@@ -68,30 +68,32 @@ struct State {
     since_ms: u64,
     /// Whether bytes of the next request arrived before the current one was answered.
     read_ahead: bool,
-    /// Whether hyper's buffer may hold the beginning of the next head: not checked since the last answer.
+    /// Whether hyper's buffer may hold the beginning of the next head. This is so if the buffer was not checked since
+    /// the last answer.
     unlooked: bool,
     /// Counts the bytes of a body that the client sent, and the time in `Body`.
     sent: Meter,
     /// Counts the bytes of an answer that the client took, and the time in which it took none.
     taken: Meter,
-    /// Bytes of the body budget that become free when the connection ends: for a body that arrives, or an answer that
-    /// leaves.
+    /// Bytes of the body budget that become free when the connection ends. They belong to a body that arrives, or to an
+    /// answer that leaves.
     body_permit_bytes: u64,
-    /// The sweep has decided that the body is late.
+    /// Whether the sweep has decided that the body is late.
     body_timed_out: bool,
-    /// klad answered before it had read the request's body, so it must linger when it closes.
+    /// Whether klad answered before it had read the request's body. Then klad must linger when it closes the
+    /// connection.
     body_unread: bool,
-    /// hyper's buffers have grown beyond what the memory budget charges for a connection.
+    /// Whether hyper's buffers have grown beyond what the memory budget charges for a connection.
     grown: bool,
-    /// hyper's buffers have grown so much that the connection must end after the answer.
+    /// Whether hyper's buffers have grown so much that the connection must end after the answer.
     oversized: bool,
-    /// The answer was handed over to hyper, and is still in its buffer.
+    /// Whether an answer was handed over to hyper, and is still in hyper's buffer.
     answer_leaves: bool,
-    /// klad has discarded something that hyper wrote by itself.
+    /// Whether klad has discarded something that hyper wrote by itself.
     hyper_muted: bool,
     /// The sweep's decision, until the connection's task takes it.
     verdict: Option<Verdict>,
-    /// Why the connection ends, if that was decided here.
+    /// Why the connection ends, if this state machine decided that.
     close_reason: Option<CloseReason>,
     request: RequestRecord,
 }
@@ -205,15 +207,15 @@ impl Exchange {
         self.request().head(&self.phases, op, method, path, headers);
     }
 
-    /// Records what the request asks of the copies, if it asks something.
+    /// Records the consistency that the request asks for, if it asks for one.
     pub fn asks(&self, consistency: Consistency) {
         if consistency != Consistency::Default {
             self.request().consistency(consistency);
         }
     }
 
-    /// The service waits for the client's bytes until [`Exchange::body_ends`]. It holds `permit_bytes` of the body
-    /// budget for them.
+    /// The service waits for the client's bytes until [`Exchange::body_ends`]. The service holds `permit_bytes` of the
+    /// body budget for these bytes.
     pub fn body_begins(&self, permit_bytes: u64) {
         let (mut state, now_ms) = (self.change(), self.now_ms.get());
         state.body_permit_bytes = permit_bytes;
@@ -257,7 +259,7 @@ impl Exchange {
         self.request().answers(&self.phases, status, headers);
     }
 
-    /// Sets how many bytes of the body budget the answer holds: they become free when the connection ends.
+    /// Sets how many bytes of the body budget the answer holds. These bytes become free when the connection ends.
     pub fn set_body_permit(&self, bytes: u64) {
         self.change().body_permit_bytes = bytes;
     }
@@ -273,13 +275,13 @@ impl Exchange {
         state.enter(next, self.now_ms.get());
     }
 
-    /// The socket took `taken` of `offered` bytes. `None`: the socket is full.
+    /// The socket took `taken` of `offered` bytes. `None` means that the socket is full.
     pub fn socket_took(&self, taken: Option<usize>, offered: usize) {
         self.request().socket_took(&self.phases, taken, offered);
     }
 
-    /// The client took `taken` bytes. `None`: the client takes none now. The connection holds a buffer of `held` bytes
-    /// for its answer.
+    /// The client took `taken` bytes. `None` means that the client takes none now. The connection holds a buffer of
+    /// `held` bytes for its answer.
     pub fn bytes_carried(&self, taken: Option<usize>, held: usize) {
         let (mut state, now_ms) = (self.change(), self.now_ms.get());
         match taken {
@@ -310,8 +312,8 @@ impl Exchange {
 
     // Events of hyper.
 
-    /// hyper is about to write. Returns whether it writes its own answer to a head that it cannot read, which must be
-    /// discarded.
+    /// hyper is about to write. Returns whether hyper writes its own answer to a head that it cannot read. klad must
+    /// discard this answer.
     #[must_use]
     pub fn mutes_hyper(&self) -> bool {
         let mut state = self.change();
@@ -353,7 +355,7 @@ impl Exchange {
         state.phase == Phase::Idle && !state.answer_leaves && state.taken.waits_since_ms().is_none()
     }
 
-    /// Restarts the idle time. Called while the gate is closed: klad itself does not read requests then.
+    /// Restarts the idle time. klad calls this while the gate is closed, because klad itself then reads no requests.
     pub fn restart_idle_clock(&self) {
         let mut state = self.change();
         if state.phase == Phase::Idle {
@@ -366,13 +368,13 @@ impl Exchange {
         self.change().verdict.take()
     }
 
-    /// Why the connection ends, if that was decided here.
+    /// Returns why the connection ends, if this state machine decided that.
     #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.state().close_reason
     }
 
-    /// Sets why the connection ends. `None`: it continues.
+    /// Sets why the connection ends. `None` means that the connection continues.
     pub fn set_close_reason(&self, close_reason: Option<CloseReason>) {
         self.change().close_reason = close_reason;
     }

@@ -10,18 +10,19 @@ use crate::limits::{DRAIN_PATIENCE, EVICTION_AGE_MIN, GROWN_IDLE_TIMEOUT, LINGER
 /// [`SWEEP_INTERVAL`](crate::limits::SWEEP_INTERVAL).
 #[derive(Clone, Debug)]
 pub struct Deadlines {
-    /// The maximum time from the first byte of a head to the last; then klad answers 408. Also the maximum time of a
-    /// TLS handshake; then klad closes the connection without an answer.
+    /// The maximum time from the first byte of a head to the last. After that time klad answers 408. Also the maximum
+    /// time of a TLS handshake, after which klad closes the connection without an answer.
     pub head: Duration,
-    /// The maximum time between two requests; then klad closes the connection without an answer.
+    /// The maximum time between two requests. After that time klad closes the connection without an answer.
     pub idle: Duration,
     /// klad answers 408 if no byte of an expected body arrives for this time, or if the body takes longer than this
     /// time and its average rate is below the minimum rate.
     pub body: Duration,
-    /// klad closes the connection if the client takes no byte of an answer for this time, or if all waits for the
-    /// client during an answer together exceed this time and the average rate over them is below the minimum rate.
+    /// klad closes the connection if the client takes no byte of an answer for this time. klad also closes it if all
+    /// waits for the client during an answer together exceed this time, and the average rate over these waits is below
+    /// the minimum rate.
     pub write: Duration,
-    /// The minimum rate of a request's body and of an answer, bytes per second. 0: no minimum.
+    /// The minimum rate of a request's body and of an answer, bytes per second. 0 means no minimum.
     pub body_rate_bytes_min: u64,
 }
 
@@ -45,7 +46,7 @@ pub enum Verdict {
 pub enum CloseReason {
     /// The client has closed the connection, or has asked klad to close it.
     ByClient,
-    /// A malformed request, or a broken connection.
+    /// The request was malformed, or the connection broke.
     Error,
     /// A head did not arrive in time (408), or a TLS handshake took too long.
     HeadTimeout,
@@ -73,7 +74,7 @@ pub struct Draining {
 }
 
 impl Draining {
-    /// Returns how long a wait has lasted since the stop began. The wait has the length `waited`, and ends now.
+    /// Returns which part of a wait was after the stop began. The wait has the length `waited`, and ends now.
     fn of(self, waited: Duration, now_ms: u64) -> Duration {
         waited.min(Duration::from_millis(now_ms.saturating_sub(self.since_ms)))
     }
@@ -107,8 +108,8 @@ impl Exchange {
         true
     }
 
-    /// What [`Exchange::evict`] would free. `None`: nothing, or klad is not waiting for the client, or not yet long
-    /// enough to know its rate.
+    /// Returns what [`Exchange::evict`] would free. Returns `None` if it would free nothing, if klad is not waiting for
+    /// the client, or if klad has not waited long enough to know the client's rate.
     #[must_use]
     pub fn eviction_candidate(&self) -> Option<EvictionCandidate> {
         let (state, now_ms) = (self.state(), self.now_ms.get());
@@ -165,7 +166,7 @@ impl State {
         });
         match self.phase {
             _ if answer_is_late => Judgement::Act(Verdict::Close, Some(CloseReason::WriteTimeout)),
-            // The last answer has not left yet.
+            // The client has not taken the last answer completely.
             Phase::Idle | Phase::Head if blocked_since_ms.is_some() => Judgement::Continue,
             Phase::Idle if let Some(draining) = draining => match draining.idle_patience {
                 Duration::ZERO => Judgement::Act(Verdict::Close, Some(CloseReason::Stopping)),

@@ -9,8 +9,8 @@
 //!                                                                ─▶ klad-commit ─▶ CompletionQueue ─▶ worker
 //! ```
 //!
-//! Both queues, `reads` and `writes`, control their delay ([`DelayQueue`]). Each has a place for every operation slot,
-//! so an admitted operation always fits. `execution` and `worker_context` call this.
+//! Both queues, `reads` and `writes`, control their delay ([`DelayQueue`]). Each queue has a place for every operation
+//! slot, so an admitted operation always fits. `execution` and `worker_context` call this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -44,14 +44,14 @@ pub(super) struct Adaptive {
     read_rejections: Rejections,
     write_rejections: Rejections,
     storage_threads: usize,
-    /// The storage threads that do an operation now.
+    /// The number of storage threads that do an operation now.
     busy_threads: AtomicUsize,
     /// `--queue-target` in milliseconds, which the errors about rejected operations report.
     target_ms: AtomicU64,
 }
 
 impl Adaptive {
-    /// Creates the queues, with a place for each possible operation. If `control` is `None`, they reject nothing.
+    /// Creates the queues, with a place for each possible operation. If `control` is `None`, the queues reject nothing.
     pub(super) fn new(storage_threads: usize, control: Option<Queues>) -> Arc<Adaptive> {
         Arc::new(Adaptive {
             reads: DelayQueue::new(SLOTS_CEILING, control),
@@ -168,7 +168,7 @@ impl Adaptive {
             return;
         }
         self.writes.push_all(&mut tasks);
-        // Each slot has a place, so tasks are left over only if the queue is closed.
+        // The queue has a place for each slot, so tasks are left over only if the queue is closed.
         let completion_queues = completion_queues(&tasks);
         for task in tasks {
             task.reject(Error::Stopping);
@@ -217,8 +217,8 @@ impl Adaptive {
         self.write_service_time.wait(self.writes.len(), 1)
     }
 
-    /// Returns the figures of three queues: reads, writes, and steps of ranges, which wait beside the reads.
-    /// `operations_max` and `scans_max` are shown as their limits.
+    /// Returns the figures of three queues: reads, writes, and steps of ranges, which wait for the same threads as the
+    /// reads. The figures give `operations_max` and `scans_max` as the limits of the queues.
     pub(super) fn figures(&self, operations_max: usize, scans_max: usize) -> Vec<QueueFigures> {
         let (reads, steps, oldest_read) = self.reads.figures();
         let (writes, _, oldest_write) = self.writes.figures();
@@ -241,7 +241,7 @@ impl Adaptive {
                 wait: self.write_wait(),
                 rejected: rejected(&self.write_rejections).to_vec(),
             },
-            // Never rejected: each range in progress has a place.
+            // Steps are never rejected, because each range in progress has a place.
             QueueFigures {
                 name: "scan_steps",
                 depth: steps,
@@ -253,7 +253,7 @@ impl Adaptive {
         ]
     }
 
-    /// The storage threads that do an operation now, and their number.
+    /// The number of storage threads that do an operation now, and the number of all storage threads.
     pub(super) fn busy_threads(&self) -> [usize; 2] {
         [self.busy_threads.load(Ordering::Relaxed), self.storage_threads]
     }
@@ -268,8 +268,8 @@ fn target_ms(control: Option<Queues>) -> u64 {
     control.map_or(0, |control| u64::try_from(control.target.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Commits the writes `here` on this thread if the engine need not wait for anything. Otherwise returns them. Rejects
-/// those whose deadline has passed.
+/// Commits the writes `here` on this thread if the engine need not wait for anything; otherwise returns the writes.
+/// Rejects writes whose deadline has passed.
 fn commit_here(engine: &dyn Engine, here: Vec<Task>) -> Vec<Task> {
     if here.is_empty() {
         return Vec::new();
@@ -311,9 +311,9 @@ fn announce(completion_queues: &[Arc<CompletionQueue>]) {
     }
 }
 
-/// Yields to a worker that has completions waiting and has not run since: its clients may send writes for the next
-/// batch. Without such a worker, yielding would let flushes and compactions on the same core run first, for more than
-/// a millisecond (docs/decisions/tail-latency.md).
+/// Yields the core if a worker was woken for completed operations and has not run yet, because the worker's clients may
+/// send writes for the next batch. If there is no such worker, does not yield: flushes and compactions on the same core
+/// could run first, for more than a millisecond (docs/decisions/tail-latency.md).
 fn yield_to_waiting_workers(answered: &[Arc<CompletionQueue>]) {
     if answered.iter().any(|completions| completions.is_announced()) {
         std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! Admission: slots for operations and for ranges, which are counted, and the body budget, in bytes. Dropping a slot or
-//! permit gives it back.
+//! Admission: a limited number of slots for operations and for ranges, and the body budget, which is a number of bytes.
+//! Dropping a slot or permit gives it back.
 //!
 //! `execution` calls this; `http` uses the body budget.
 
@@ -31,7 +31,7 @@ const TAKEN_BITS: u32 = 31;
 
 const _: () = assert!(SLOTS_CEILING < 1 << TAKEN_BITS);
 
-/// One slot, or the slots of one operation with many keys. Dropping it frees them.
+/// One slot, or the slots of one operation with many keys. Dropping this frees the slots.
 #[derive(Debug)]
 pub struct Slot {
     slots: Arc<Slots>,
@@ -54,7 +54,7 @@ impl Slots {
     }
 
     /// Takes `wanted` slots (at least 1) for an operation whose keys have `key_bytes` bytes together, if so many are
-    /// free. If there are fewer in all, it needs all of them.
+    /// free. If there are fewer slots in all, the operation takes all of them.
     #[must_use]
     pub fn take_many(self: &Arc<Slots>, wanted: usize, key_bytes: usize) -> Option<Slot> {
         let limit = self.limit();
@@ -110,13 +110,13 @@ fn count(taken: u64) -> usize {
 ///   0                                                               7/8                 8/8
 /// ```
 ///
-/// A larger body or answer that can be rejected must also leave as many bytes free as it takes, but at most one part in
-/// [`LARGE_BODY_LEAVES_PARTS`] of the budget. So when the budget runs out, klad rejects the largest requests first,
-/// while smaller ones still fit.
+/// A body or answer that is not small, and that klad may reject, must also leave bytes free: as many as it takes, but
+/// at most one part in [`LARGE_BODY_LEAVES_PARTS`] of the budget. So when the budget runs out, klad rejects the largest
+/// requests first, while smaller ones still fit.
 #[derive(Debug)]
 pub struct BodyBudget {
     all: Share,
-    /// The part of `all` for all but small bodies.
+    /// The part of `all` for bodies and answers that are not small.
     large: Share,
     shortage: Mutex<Option<Shortage>>,
 }
@@ -139,12 +139,12 @@ pub struct ShareFigures {
 /// Bytes that were taken from the budget. Dropping the permit gives them back.
 #[derive(Debug)]
 pub struct BodyPermit {
-    // Taken and dropped in this order, so that a free part of the large share is also free in `all`.
+    // `large` is taken before `all` and dropped after it, so that a free part of the large share is also free in `all`.
     all: OwnedSemaphorePermit,
     large: Option<OwnedSemaphorePermit>,
 }
 
-/// The bytes that were missing when a request was rejected. The sweeps end slow requests until as many are free.
+/// The bytes that were missing when a request was rejected. The sweeps end slow requests until so many bytes are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// The missing bytes, less those that sweeps have freed since.
@@ -153,7 +153,7 @@ pub struct Shortage {
     wanted_bytes: u64,
     /// When the first of several rejections in close succession happened.
     since: Instant,
-    /// When the last of them happened.
+    /// When the last of these rejections happened.
     noted: Instant,
 }
 
@@ -184,8 +184,8 @@ impl BodyBudget {
         self.free_bytes(bytes) >= self.needed_bytes(bytes)
     }
 
-    /// Takes a permit for `bytes` if they are free, with what must be left free. Otherwise returns `None`, and notes
-    /// the shortage for the sweeps if a permit of this size is possible at all.
+    /// Takes a permit for `bytes` if these bytes are free, and also those that must be left free. Otherwise returns
+    /// `None`, and notes the shortage for the sweeps if a permit of this size is possible at all.
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> Option<BodyPermit> {
         let units = self.share(bytes).units_of(bytes)?;
@@ -201,8 +201,8 @@ impl BodyBudget {
         Some(BodyPermit { all: self.all.try_take(units)?, large })
     }
 
-    /// Waits until `bytes` are free, and takes a permit for them. For a range, which must not be rejected at once. If
-    /// `bytes` is more than the large share, takes the whole large share.
+    /// Waits until `bytes` are free, and takes a permit for them. Ranges call this, because a range must not be
+    /// rejected at once. If `bytes` is more than the large share, takes the whole large share.
     pub async fn take(&self, bytes: u64) -> BodyPermit {
         let units = self.share(bytes).units_of(bytes).unwrap_or(self.large.units);
         loop {
@@ -252,8 +252,8 @@ impl BodyBudget {
         }
     }
 
-    /// Notes the largest of the recent shortages, not their sum: rejected clients try again, and their retries would
-    /// end all other requests.
+    /// Notes the largest of the recent shortages, not their sum. Rejected clients try again, and a sum that counts
+    /// their retries would end all other requests.
     fn note_shortage(&self, wanted_bytes: u64) {
         let bytes = self.needed_bytes(wanted_bytes).saturating_sub(self.free_bytes(wanted_bytes));
         let now = clock::now();
@@ -265,7 +265,7 @@ impl BodyBudget {
         }
     }
 
-    /// The bytes that must be free for a permit of `bytes`: also those that must be left free.
+    /// The bytes that must be free for a permit of `bytes`, including those that must stay free afterwards.
     fn needed_bytes(&self, bytes: u64) -> u64 {
         let leaves = if is_small(bytes) { 0 } else { bytes.min(self.bytes() / LARGE_BODY_LEAVES_PARTS) };
         bytes.saturating_add(leaves)

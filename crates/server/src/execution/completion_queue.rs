@@ -19,7 +19,7 @@ struct State {
     iteration: Option<Waker>,
     /// The task of the loop iteration was woken, and has not run yet.
     announced: bool,
-    /// The engine's bell has rung since the iteration ran.
+    /// Whether the engine's bell, which reports a commit to change feeds, has rung since the last loop iteration.
     rung: bool,
 }
 
@@ -34,7 +34,7 @@ impl CompletionQueue {
         self.0.lock().ended.push(ended);
     }
 
-    /// Wakes the worker's loop iteration, unless it was woken already or there is no waker here.
+    /// Wakes the worker's loop iteration, unless it was woken already or the queue has no waker.
     pub(super) fn announce(&self) {
         let iteration = {
             let mut state = self.0.lock();
@@ -70,7 +70,7 @@ impl CompletionQueue {
     }
 
     /// Wakes all tasks whose operations have completed. Only the worker's thread calls this. `scratch` is empty before
-    /// and after, and keeps its memory. Returns whether the bell has rung.
+    /// and after, and keeps its memory. Returns whether the bell has rung since the last call.
     pub(super) fn wake_all(&self, scratch: &mut Vec<Waker>) -> bool {
         let rung = {
             let mut state = self.0.lock();

@@ -12,14 +12,14 @@
 //!
 //! In every state, [`DelayQueue::expire`] rejects operations that have waited longer than `--queue-age-max`.
 //!
-//! A moment without arrivals empties a queue although the overload continues. Without a memory, operations would wait
-//! up to `QUEUE_STANDING_AFTER` again after each such moment. The length of the memory is from RFC 8289, whose
-//! controller remembers its drops for as long.
+//! A moment without arrivals empties a queue although the overload continues. If the queue did not remember the
+//! overload, operations would wait up to `QUEUE_STANDING_AFTER` again after each such moment. The queue remembers it
+//! for as long as the controller of RFC 8289 remembers its drops.
 //!
-//! A short queue absorbs bursts. A standing queue only adds delay, and if it served the oldest first, it would serve
-//! clients that are about to give up. The rules follow RFC 8289 and B. Maurer, "Fail at Scale" (ACM Queue 13, 2015).
-//! Steps of ranges in progress are never rejected. While operations and steps wait, every fourth take is for a step.
-//! `adaptive` calls this.
+//! A short queue absorbs bursts. A standing queue only adds delay. If it served the oldest operations first, it would
+//! serve clients that are about to give up. The rules follow RFC 8289 and B. Maurer, "Fail at Scale" (ACM Queue 13,
+//! 2015). Steps of ranges in progress are never rejected. While both operations and steps wait, every fourth task that
+//! a thread takes is a step. `adaptive` calls this.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ use crate::limits::{QUEUE_STANDING_AFTER, QUEUE_STANDING_AGAIN_TARGETS, QUEUE_ST
 use klad_base::clock;
 use klad_base::sync::{Cause, Condvar, Mutex, MutexGuard, PushError};
 
-/// While operations and steps of ranges wait, one take in this many is for a step.
+/// While both operations and steps of ranges wait, one in this many tasks that a thread takes is a step.
 const STEP_EVERY: u64 = 4;
 
 /// A queue of operations that wait for storage.
@@ -46,12 +46,13 @@ struct State {
     steps: VecDeque<Task>,
     /// When `waiting` was last empty.
     emptied: Instant,
-    /// When the queue was last standing by itself, not by the memory of that.
+    /// When the queue had last not been empty for [`QUEUE_STANDING_AFTER`]. If the queue counts as standing only
+    /// because klad remembers this time, the time does not change.
     stood: Option<Instant>,
     taken: u64,
-    /// The number of threads that wait for work. Without one, a producer makes no system call.
+    /// The number of threads that wait for work. If it is 0, a producer makes no system call.
     idle: usize,
-    /// How long operations may wait. `None`: the oldest is always next, and nothing is rejected.
+    /// How long operations may wait. `None`: the oldest operation is always next, and nothing is rejected.
     control: Option<Queues>,
     closed: bool,
 }
@@ -123,9 +124,9 @@ impl DelayQueue {
         task
     }
 
-    /// Waits for tasks. Takes at least one into `batch`, and more while `batch` has fewer than `max` and their bytes
-    /// are at most `cost_max` together. Moves rejected tasks into `rejected`. A queue that fits into one batch does not
-    /// count as standing. `false`: the queue is closed and empty.
+    /// Waits for tasks. Takes at least one task into `batch`, and more as long as `batch` has at most `max` tasks with
+    /// at most `cost_max` bytes together. Moves rejected tasks into `rejected`. A queue that fits into one batch does
+    /// not count as standing. `false`: the queue is closed and empty.
     pub(super) fn pop_batch(
         &self,
         max: usize,
@@ -234,8 +235,8 @@ impl State {
         self.waiting.push_back((now, task));
     }
 
-    /// Returns the limits to apply if the queue counts as standing; otherwise `None`. Remembers `now` if the queue is
-    /// standing by itself.
+    /// Returns the limits to apply if the queue counts as standing; otherwise `None`. Remembers `now` if the queue has
+    /// not been empty for [`QUEUE_STANDING_AFTER`].
     fn standing(&mut self, now: Instant) -> Option<Queues> {
         let control = self.control?;
         let since = |then: Instant| now.saturating_duration_since(then);
@@ -244,7 +245,7 @@ impl State {
             self.stood = Some(now);
             return Some(control);
         }
-        // Being standing by memory alone is not remembered. With slow calls or bursts the memory would never end.
+        // This does not set `stood`. Otherwise, with slow calls or bursts, the queue would count as standing for ever.
         let again = self.stood.is_some_and(|stood| since(stood) < QUEUE_STANDING_MEMORY)
             && oldest > control.target.saturating_mul(QUEUE_STANDING_AGAIN_TARGETS);
         again.then_some(control)

@@ -69,7 +69,7 @@ pub enum Error {
     /// klad is stopping.
     #[error("the server is stopping")]
     Stopping,
-    /// The engine rejected the job, or it failed.
+    /// The engine rejected the job, or the job failed.
     #[error(transparent)]
     Maintenance(#[from] maintenance::Error),
 }
@@ -101,7 +101,7 @@ pub enum JobOutcome {
         /// How long the compaction took, seconds.
         seconds: f64,
     },
-    /// The list of checkpoints was read again. [`Status`] has it.
+    /// The list of checkpoints was read again. [`Status`] has the list.
     Listed,
 }
 
@@ -164,7 +164,8 @@ pub struct Maintenance {
 struct State {
     /// The running job, and when it began.
     running: Option<(&'static str, Instant)>,
-    /// Whether the list is being read. A listing is not a job: a client that only looks must not block a checkpoint.
+    /// Whether the list is being read. A listing is not a job, because a client that only reads the list must not block
+    /// a checkpoint.
     listing: bool,
     stopping: bool,
     listed: Vec<CheckpointEntry>,
@@ -223,7 +224,7 @@ impl Maintenance {
     /// Begins a checkpoint. If `name` is `None`, the name is made from the current time.
     ///
     /// # Errors
-    /// [`Error`]; then nothing has begun.
+    /// [`Error`] if the job could not begin.
     pub fn checkpoint(&self, name: Option<&[u8]>) -> Result<JobReply, Error> {
         let name = match name {
             Some(name) => valid_name(name)?.to_owned(),
@@ -235,7 +236,7 @@ impl Maintenance {
     /// Begins to remove a checkpoint.
     ///
     /// # Errors
-    /// [`Error`]; then nothing has begun.
+    /// [`Error`] if the job could not begin.
     pub fn remove(&self, name: &[u8]) -> Result<JobReply, Error> {
         self.submit(JobKind::Remove(valid_name(name)?.to_owned()))
     }
@@ -243,16 +244,16 @@ impl Maintenance {
     /// Begins a full compaction. With `bottommost` it also rewrites data that is already on the last level.
     ///
     /// # Errors
-    /// [`Error`]; then nothing has begun.
+    /// [`Error`] if the job could not begin.
     pub fn compact(&self, bottommost: bool) -> Result<JobReply, Error> {
         self.submit(JobKind::Compact { bottommost })
     }
 
-    /// Begins to read the list of checkpoints again. A job that is requested meanwhile begins after that.
+    /// Begins to read the list of checkpoints again. A job that is requested during the reading begins after it.
     ///
     /// # Errors
-    /// [`Error::Busy`] if a job or a listing is in progress; the list is then as of its beginning or earlier.
-    /// [`Error::Stopping`].
+    /// [`Error::Busy`] if a job or a listing is in progress. The list in [`Status`] is then from before the beginning
+    /// of that job or listing. [`Error::Stopping`] if klad is stopping.
     pub fn list(&self) -> Result<JobReply, Error> {
         let mut state = self.state.lock();
         if let Some(what) = state.running.map(|(what, _)| what).or(state.listing.then_some("listing")) {
@@ -263,7 +264,7 @@ impl Maintenance {
         Ok(answer)
     }
 
-    /// Ends the running compaction before its next piece.
+    /// Ends the running compaction at the end of the current piece (some 256 MiB of tables).
     ///
     /// # Errors
     /// [`Error::Idle`] if no compaction is running.
@@ -369,7 +370,7 @@ impl Maintenance {
         }
     }
 
-    /// Returns the disk of an engine that has one; `what` names the feature for the error.
+    /// Returns the engine's disk, or an error if the engine has none. `what` names the feature for the error.
     fn disk(&self, what: &'static str) -> Result<&dyn LocalDisk, maintenance::Error> {
         let engine = self.engine.name();
         self.engine.local_disk().ok_or(maintenance::Error::NotSupported { engine, what })
@@ -389,7 +390,7 @@ impl Maintenance {
         if let Err(directory::Error::InUse { process, .. }) = held {
             return Err(Error::Served { name, process });
         }
-        // Checks again under the lock: another process may have served it meanwhile.
+        // Checks again under the lock, because another process may have served the checkpoint meanwhile.
         if !directory::is_checkpoint(&path) {
             return Err(Error::NotACheckpoint { path });
         }
@@ -433,18 +434,19 @@ impl Maintenance {
 }
 
 impl MaintenanceThread {
-    /// Makes maintenance reject new jobs, and ends a compaction before its next piece. Does not wait for that.
+    /// Makes maintenance reject new jobs, and ends a compaction at the end of its current piece. Does not wait for that
+    /// end.
     pub fn close(&self) {
         self.maintenance.state.lock().stopping = true;
         self.maintenance.cancelled.store(true, Ordering::Release);
         self.maintenance.queue.close();
     }
 
-    /// Ends a compaction at once, and waits up to `patience` for a running checkpoint. [`MaintenanceThread::close`]
-    /// must come first.
+    /// Interrupts a running compaction, and waits for up to `patience` until the running job has finished. Call
+    /// [`MaintenanceThread::close`] first.
     ///
-    /// A job that has not ended by then ends with the process, because a slow disk must not delay the end of the
-    /// process. The engine stays open for the job, and the next start removes what the job leaves.
+    /// If the job is not finished by then, the process exits without waiting for it, because a slow disk must not delay
+    /// the exit. The engine stays open for the job. The next start of klad removes the job's unfinished files.
     pub fn stop(self, patience: Duration) {
         let begun = clock::now();
         // Interrupts repeatedly, because a compaction may just be beginning its next piece.
@@ -487,7 +489,7 @@ fn time(unix_ms: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(unix_ms)).to_string()
 }
 
-/// Returns the paths of what is in a directory; an empty list if the directory cannot be read.
+/// Returns the paths of a directory's entries; an empty list if the directory cannot be read.
 fn entries(directory: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(directory).map(|entries| entries.flatten().map(|entry| entry.path()).collect());
     found.unwrap_or_default()

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! An operation's slot, and the memory permit of its request's body, are inside its
-//! [`pending_operation::PendingOperation`]. They end with the operation, never with the connection that asked for it.
-//! With `adaptive`, the worker itself calls an engine whose calls do not block: one in memory, or across a network. If
-//! such an engine answers later, only the slots limit its operations. `docs/execution.md` compares the strategies.
-//! `http` calls this module; `Server` starts and stops it.
+//! [`pending_operation::PendingOperation`]. Slot and permit end with the operation, never with the connection that
+//! asked for it. With `adaptive`, if the calls of an engine do not block (an engine in memory or across a network), the
+//! worker itself calls the engine. If such an engine answers later, only the slots limit its operations.
+//! `docs/execution.md` compares the strategies. `http` calls this module; `Server` starts and stops it.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -67,25 +67,26 @@ pub struct Options {
 /// Limits that may change while klad serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How long operations may wait, with `adaptive`. `None` (`--admission off`): any time, and `operations_max` has no
-    /// effect; only `pool` and `stealing` have a limit then, `queue_limit`. Whether this is `None` never changes.
+    /// How long operations may wait, with `adaptive`. `None` (`--admission off`): operations may wait for any time, and
+    /// `operations_max` has no effect. Then only `pool` and `stealing` have a limit, `queue_limit`. While klad runs,
+    /// this never changes between `None` and a value.
     pub queues: Option<Queues>,
-    /// The maximum of operations that wait for the engine or run in it. klad rejects one more.
+    /// The maximum of operations that wait for the engine or run in it. klad rejects further operations.
     pub operations_max: usize,
-    /// The maximum of operations that wait in `pool` and `stealing`. klad rejects one more.
+    /// The maximum of operations that wait in `pool` and `stealing`. klad rejects further operations.
     pub queue_limit: usize,
-    /// The maximum of ranges in progress. klad rejects one more.
+    /// The maximum of ranges in progress. klad rejects further ranges.
     pub scans_max: usize,
-    /// The maximum of change feeds in progress. klad rejects one more.
+    /// The maximum of change feeds in progress. klad rejects further feeds.
     pub watchers_max: usize,
 }
 
 /// How long operations may wait for storage with `adaptive`. klad rejects an operation that has waited longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queues {
-    /// The maximum in a standing queue, `--queue-target`.
+    /// The longest wait in a standing queue (one that has not been empty for some time), `--queue-target`.
     pub target: Duration,
-    /// The maximum in any queue, `--queue-age-max`.
+    /// The longest wait in any queue, `--queue-age-max`.
     pub age_max: Duration,
 }
 
@@ -171,11 +172,12 @@ pub struct Threads {
 }
 
 /// Permission for one range in progress. The number of ranges is limited, so each step of a permitted range finds a
-/// place in the queues. A step holds the permit too, because it may still wait in a queue after the client has left.
+/// place in the queues. Each step holds the permit too, because a step may still wait in a queue after the client has
+/// left.
 #[derive(Clone, Debug)]
 pub struct ScanPermit(#[expect(dead_code, reason = "held until it is dropped")] Arc<Slot>);
 
-/// Permission for one change feed. A step holds it too, as with [`ScanPermit`].
+/// Permission for one change feed. Each step of the feed holds the permit too, as with [`ScanPermit`].
 #[derive(Clone, Debug)]
 pub struct WatchPermit(#[expect(dead_code, reason = "held until it is dropped")] Arc<Slot>);
 
@@ -304,8 +306,8 @@ impl Executor {
         &self.budget
     }
 
-    /// Takes the slots of an operation with `changes` changes, unless the deadline has passed. If so many slots are not
-    /// free, the error gives the wait that `wait` estimates.
+    /// Takes the slots of an operation with `changes` changes, unless the deadline has passed. If fewer slots are free,
+    /// the error gives the wait that `wait` estimates.
     fn permits(
         &self,
         changes: usize,
@@ -370,8 +372,8 @@ impl Executor {
         }
     }
 
-    /// Waits for the answers that an engine still owes, for at most [`LATE_ANSWERS_TIMEOUT`]. An engine whose calls
-    /// block owes none.
+    /// Waits until the engine has answered all operations, for at most [`LATE_ANSWERS_TIMEOUT`]. Returns at once if the
+    /// engine's calls block, because all operations are answered then.
     fn wait_for_late_answers(&self) {
         let (until, never) = (clock::now() + LATE_ANSWERS_TIMEOUT, Signal::default());
         while self.operations.taken() > 0 {

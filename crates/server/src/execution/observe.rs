@@ -1,6 +1,7 @@
 //! The figures of the executor: queues, slots, the body budget, and how reads were answered.
 //!
-//! The admin thread reads them. For that it takes the queues' locks, but no thread that holds such a lock waits.
+//! The admin thread reads them. It takes the queues' locks for a short time: no thread waits while it holds such a
+//! lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +15,14 @@ use klad_storage::limits::SCAN_STEP_BYTES_MAX;
 use klad_storage::observation::number;
 use klad_storage::{Capabilities, Check, Observation};
 
-/// The read counters of one worker. Only its thread writes them.
+/// The read counters of one worker. Only the worker's thread writes them.
 #[derive(Debug, Default)]
 pub(super) struct ReadCounters {
     /// Reads that the worker itself has answered.
     pub(super) from_memory: Counter,
     /// Reads that went to the engine, usually on a thread that may wait.
     pub(super) from_storage: Counter,
-    /// Those of `from_storage` that the worker itself did.
+    /// The reads of `from_storage` that the worker itself did.
     pub(super) on_worker: Counter,
 }
 
@@ -32,7 +33,7 @@ pub(super) struct Rejections {
     pub(super) delay: Counter,
     /// Operations that had waited longer than `--queue-age-max`.
     pub(super) age: Counter,
-    /// Operations that met a full queue.
+    /// Operations that came when the queue was full.
     pub(super) full: Counter,
 }
 

@@ -19,7 +19,7 @@ use klad_base::clock;
 use klad_base::sync::Mutex;
 use klad_storage::{Perf, Reply, Result};
 
-/// The permits of an operation until it ends. Their only use is that dropping them gives them back.
+/// Holds the permits of an operation until the operation ends. Dropping this gives the permits back.
 #[derive(Debug)]
 pub(super) struct Permits {
     _slot: Option<Slot>,
@@ -54,7 +54,8 @@ pub(super) struct PendingOperation {
     /// Whether `complete` wakes the worker. If not, a thread that completes several operations announces all of them
     /// together afterwards.
     announces: bool,
-    /// The budget from which a read takes a permit for a large value before it is copied. `None` for other operations.
+    /// The budget from which a read takes a permit for a large value, before the engine copies the value. `None` for
+    /// other operations.
     budget: Option<Arc<BodyBudget>>,
     answer_permit: Mutex<Option<BodyPermit>>,
 }

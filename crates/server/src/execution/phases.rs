@@ -37,7 +37,7 @@ impl AnsweredBy {
 /// The times of all operations of a request together.
 #[derive(Debug)]
 pub struct Phases {
-    /// When the next operation could begin. Its wait counts from then on.
+    /// When the next operation could begin. The operation's wait counts from then on.
     since: Cell<Instant>,
     queue_ns: Cell<u64>,
     engine_ns: Cell<u64>,
@@ -90,7 +90,7 @@ impl Phases {
         self.exact.set(true);
     }
 
-    /// Adds the `time` that the request waited before klad read it to the time in the queue.
+    /// Adds `time`, which the request waited before klad read it, to the time in the queue.
     pub fn waited_outside(&self, time: Duration) {
         self.queue_ns.set(self.queue_ns.get() + nanoseconds(time));
     }
@@ -134,7 +134,7 @@ impl Phases {
         self.perf.get()
     }
 
-    /// The time that operations waited until storage began them, and that the request waited at the gate, ns.
+    /// The time that operations waited until storage began them, plus the time that the request waited at the gate, ns.
     #[must_use]
     pub fn queue_ns(&self) -> u64 {
         self.queue_ns.get()

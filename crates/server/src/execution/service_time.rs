@@ -18,7 +18,7 @@ pub(super) struct ServiceTime {
 }
 
 impl ServiceTime {
-    /// Records that a thread has served `count` operations since `began`. Returns the time that it took.
+    /// Records that a thread has served `count` operations since `began`. Returns the time since `began`.
     pub(super) fn served(&self, count: usize, began: Instant) -> Duration {
         let busy = clock::now().saturating_duration_since(began);
         self.busy_ns.fetch_add(u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! This is the work-stealing pool of a published report. A worker pushes into its shared queue. A thread moves several
-//! tasks at once from a shared queue to its own. Only going to sleep and waking a thread take a lock that all threads
-//! share. The threads' own queues are `crossbeam-deque`'s, which are those of Chase and Lev (2005). A thread that finds
-//! no work sleeps. `execution` calls this.
+//! tasks at once from a shared queue to its own. All threads share one lock, which they take only to go to sleep and to
+//! wake another thread. The threads' own queues are those of Chase and Lev (2005), from `crossbeam-deque`. A thread
+//! that finds no work sleeps. `execution` calls this.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -44,24 +44,26 @@ pub(super) struct Stealing {
     threads: usize,
     service_time: ServiceTime,
     rejections: Rejections,
-    /// The number of threads that sleep or are about to. Threads that submit tasks read it without the lock.
+    /// The number of threads that sleep or are about to sleep. Threads that submit tasks read this number without the
+    /// lock.
     sleepers: AtomicUsize,
-    /// A sleeping thread was woken and has not run yet. That thread wakes the next one if it leaves work, so other
-    /// threads that submit tasks need not.
+    /// Whether a sleeping thread was woken and has not run yet. If that thread leaves work, it wakes the next thread.
+    /// So threads that submit tasks need not wake another one.
     waking: AtomicBool,
     closed: AtomicBool,
     sleep: Mutex<Sleep>,
     wake: Condvar,
 }
 
-/// Counts the submissions that a sleeping thread was woken for, so that no thread sleeps through one.
+/// Counts the submissions for which klad has woken a sleeping thread. A change of the count ends a thread's sleep, so
+/// no thread misses a wake-up.
 #[derive(Default)]
 struct Sleep {
     submissions: u64,
 }
 
-/// Calls `steal` until it returns a task or says that no task is left. Retries if another thread interferes. Returns
-/// the task.
+/// Returns a task from the queue that `steal` reads, or `None` if that queue is empty. If another thread took from the
+/// queue at the same time, `steal` returns [`Steal::Retry`], and this calls `steal` again.
 fn until_certain(mut steal: impl FnMut() -> Steal<Task>) -> Option<Task> {
     loop {
         match steal() {
@@ -112,7 +114,7 @@ impl Stealing {
             self.rejections.full.add(1);
             return Err(PushError::Full(task));
         }
-        // The count rises first: a thread that sees `closed` and no waiting task ends.
+        // The count rises before `closed` is read, because a thread that sees `closed` and no waiting task ends.
         if self.closed.load(Ordering::SeqCst) {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(PushError::Closed(task));
@@ -127,16 +129,16 @@ impl Stealing {
         Ok(())
     }
 
-    /// Wakes a thread for a waiting task, unless one is already waking up. The count of waiting tasks was raised
-    /// before. So a thread that is about to sleep either sees the task, or is seen here.
+    /// Wakes a thread for a waiting task, unless a thread is already waking up. The caller has raised the count of
+    /// waiting tasks. So a thread that is about to sleep sees the task, or this function sees the thread.
     fn wake_one(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 && !self.waking.swap(true, Ordering::SeqCst) {
             self.wake_sleeper();
         }
     }
 
-    /// Wakes a sleeping thread, if one still sleeps. Otherwise all threads search again before they sleep, and `waking`
-    /// must not stay set: then no later submission would wake a thread.
+    /// Wakes a sleeping thread, if one still sleeps. If no thread sleeps, all threads search again before they sleep.
+    /// This function then clears `waking`, because no later submission wakes a thread while `waking` is set.
     fn wake_sleeper(&self) {
         let mut sleep = self.sleep.lock();
         if self.sleepers.load(Ordering::SeqCst) == 0 {
@@ -236,7 +238,7 @@ impl Stealing {
     }
 
     pub(super) fn close(&self) {
-        // Needs the lock, or a thread that is about to sleep would miss it.
+        // Takes the lock, because otherwise a thread that is about to sleep would miss the change.
         let _sleep = self.sleep.lock();
         self.closed.store(true, Ordering::SeqCst);
         self.wake.notify_all();

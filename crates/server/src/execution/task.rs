@@ -79,7 +79,7 @@ impl Task {
     }
 }
 
-/// The time after which an operation that still waits should not begin. `None`: never.
+/// The time after which an operation that still waits should not begin. `None`: there is no deadline.
 pub type Deadline = Option<Instant>;
 
 /// Whether the deadline has passed. Reads the clock only if there is a deadline.

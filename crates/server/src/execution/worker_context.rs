@@ -1,9 +1,9 @@
 //! A worker's side of the executor. The connections of the worker call it, on the worker's thread only.
 //!
 //! A loop iteration is one pass over the tasks that are ready. It begins with the first request, which wakes the
-//! iteration's own task. That task runs after all tasks that were ready before it. So when it runs, all writes of the
-//! iteration are gathered. The time from the first request until then is the length of the iteration: a request may
-//! wait that long for the worker. `http` and `connection` call this.
+//! iteration's own task. That task runs after all tasks that were ready before it, so when it runs, all writes of the
+//! iteration are gathered. The length of the iteration is the time from the first request until the task runs. A
+//! request may wait that long for the worker. `http` and `connection` call this.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -57,9 +57,9 @@ pub struct WorkerContext {
 pub struct LoopIteration {
     /// The time from the beginning of the iteration, usually its first request, to its end.
     pub length: Duration,
-    /// The number of requests that began in it.
+    /// The number of requests that began in the iteration.
     pub requests: u32,
-    /// Whether one of them had a deadline.
+    /// Whether one of these requests had a deadline.
     pub has_deadline: bool,
 }
 
@@ -184,11 +184,12 @@ impl WorkerContext {
         Some(read)
     }
 
-    /// Reads a key that [`WorkerContext::get_here`] could not read. Returns the outcome, and the memory permit for the value if it is
-    /// large and was copied.
+    /// Reads a key that [`WorkerContext::get_here`] could not read. Returns the outcome. If the value is large and was
+    /// copied, also returns the value's memory permit.
     ///
     /// # Errors
-    /// [`Error::Overloaded`], `DeadlinePassed` and `Stopping` before anything was done; otherwise the engine's error.
+    /// [`Error::Overloaded`], `DeadlinePassed` or `Stopping` if the operation has not begun; otherwise the engine's
+    /// error.
     pub async fn get(
         &self,
         key: Bytes,
@@ -205,11 +206,11 @@ impl WorkerContext {
         Ok((outcome, pending.take_answer_permit()))
     }
 
-    /// Begins a write. `permit` is the body's memory permit; it ends with the operation, which continues even if the
-    /// returned future is dropped.
+    /// Begins a write. `permit` is the body's memory permit, which ends with the operation. The operation continues
+    /// even if the returned future is dropped.
     ///
     /// # Errors
-    /// Those of [`WorkerContext::get`] and [`Executor::writable`], and [`Error::NotSupported`].
+    /// The errors of [`WorkerContext::get`] and [`Executor::writable`], and [`Error::NotSupported`].
     pub fn write<'p>(
         &self,
         write: Write,
@@ -236,11 +237,11 @@ impl WorkerContext {
         Ok(pending.completion(phases))
     }
 
-    /// Does a write whose result depends on the present state of its keys. A storage thread first reads what is not in
-    /// memory, so that the commit section does not wait for the disk.
+    /// Does a write whose result depends on the present state of its keys. A storage thread first reads keys that are
+    /// not in memory, so that the commit section does not wait for the disk.
     ///
     /// # Errors
-    /// Those of [`WorkerContext::write`].
+    /// The errors of [`WorkerContext::write`].
     pub async fn write_on_state(
         &self,
         write: Write,
@@ -259,10 +260,11 @@ impl WorkerContext {
         self.write(write, permit, deadline, phases)?.await
     }
 
-    /// Reads many keys. `permit` covers `bytes_max`.
+    /// Reads many keys, with values of at most `bytes_max` bytes together. `permit` is the memory permit for so many
+    /// bytes.
     ///
     /// # Errors
-    /// Those of [`WorkerContext::get`].
+    /// The errors of [`WorkerContext::get`].
     pub async fn get_many(
         &self,
         keys: Vec<Bytes>,
@@ -278,7 +280,7 @@ impl WorkerContext {
     /// Removes all keys of a range.
     ///
     /// # Errors
-    /// Those of [`WorkerContext::write`].
+    /// The errors of [`WorkerContext::write`].
     pub async fn remove_range(&self, removal: RangeRemoval, deadline: Deadline, phases: &Phases) -> Result {
         if !self.executor.capabilities.range_removals {
             return Err(Error::NotSupported { engine: self.executor.engine_name(), what: "range removals" });
@@ -326,7 +328,8 @@ impl WorkerContext {
         self.stopping.get()
     }
 
-    /// Runs an operation with `slots` keys that is neither a point read nor a write of a batch.
+    /// Runs an operation that takes `slots` slots, one for each of its keys. It is neither a point read nor a write of
+    /// a batch.
     async fn run(
         &self,
         slots: usize,

@@ -11,11 +11,11 @@
 //!        └──────────────────── the value is large ──────────────────────────────────────────────────┘
 //! ```
 //!
-//! The budgets limit what a slow disk costs a worker: [`WORKER_READ_SLEEP_MAX`] at once, and one part in
-//! [`LONG_SLEEP_PARTS`] of the time. Sleeps below [`SHORT_SLEEP_MAX`] have a budget of their own, one part in
-//! [`SHORT_SLEEP_PARTS`]. One read may exceed a budget, and becomes a debt. A read that was long because other threads
-//! had the core is not a sleep: the kernel tells how often a thread has slept. `worker_context` and `adaptive` call
-//! this.
+//! The budgets limit how long reads from a slow disk may sleep on a worker: at most [`WORKER_READ_SLEEP_MAX`] at once,
+//! and in the long run one part in [`LONG_SLEEP_PARTS`] of the time. Sleeps below [`SHORT_SLEEP_MAX`] have a separate
+//! budget, one part in [`SHORT_SLEEP_PARTS`] of the time. One read may exceed a budget; the excess becomes a debt. The
+//! kernel counts the sleeps of a thread, so a read that took long because other threads had the core does not count as
+//! a sleep. `worker_context` and `adaptive` call this.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -57,9 +57,9 @@ impl QuickReads {
 /// How long reads on a worker may still sleep.
 #[derive(Debug)]
 struct SleepBudget {
-    /// Nanoseconds. Negative: a debt.
+    /// How long reads may still sleep, nanoseconds. A negative value is a debt.
     left_ns: Cell<i64>,
-    /// It grows by one part in this many of the time.
+    /// The budget grows by one part in this many of the time that passes.
     parts: u32,
 }
 
@@ -82,7 +82,7 @@ impl SleepBudget {
     }
 }
 
-/// One worker's decision.
+/// One worker's decision whether it reads storage itself.
 #[derive(Debug)]
 pub(super) struct WorkerReads {
     on: Cell<bool>,
@@ -90,13 +90,14 @@ pub(super) struct WorkerReads {
     long_sleeps: SleepBudget,
     /// When the budgets were last refilled.
     refilled: Cell<Instant>,
-    /// How often the thread had slept at its first read of this loop iteration.
+    /// How often the thread had slept when it was last checked in this loop iteration: at the first read, or after a
+    /// later slow read. `None`: there was no read yet.
     sleeps: Cell<Option<u64>>,
     /// The number of reads in a row that took [`QUICK_READ_MAX`] or longer.
     slow: Cell<u32>,
     /// The number of reads, modulo 2^32.
     number: Cell<u32>,
-    /// The share of the last looks in memory that found the answer, of one read in [`LOOK_EVERY`].
+    /// The share of looks in memory that found the answer, averaged over the last looks of one read in [`LOOK_EVERY`].
     looks_found: Cell<f32>,
 }
 
@@ -115,15 +116,15 @@ impl WorkerReads {
     }
 
     /// Whether the worker looks in memory before it reads storage itself or hands the read over. A worker that reads
-    /// storage itself need not: the read looks in memory too.
+    /// storage itself need not look, because the read itself looks in memory too.
     pub(super) fn looks_in_memory(&self) -> bool {
         self.number.set(self.number.get().wrapping_add(1));
         !self.on.get() || self.looks_found.get() >= LOOKS_FOUND_MIN || self.is_sampled()
     }
 
-    /// The worker has looked in memory.
+    /// Records that the worker has looked in memory, and whether it found the answer there.
     pub(super) fn looked_in_memory(&self, found: bool) {
-        // Only these looks do not depend on what the looks before have found.
+        // Only sampled looks count, because the worker makes them regardless of what earlier looks have found.
         if self.is_sampled() {
             let before = self.looks_found.get();
             self.looks_found.set(before + (f32::from(u8::from(found)) - before) / LOOKS_AVERAGED);
@@ -171,7 +172,7 @@ impl WorkerReads {
         Some(result)
     }
 
-    /// The worker begins a read. Returns the time.
+    /// Records that the worker begins a read. Returns the current time.
     fn begins(&self) -> Instant {
         if self.sleeps.get().is_none() {
             self.sleeps.set(Some(scheduler::thread_sleeps()));
@@ -179,7 +180,7 @@ impl WorkerReads {
         clock::now()
     }
 
-    /// The worker has done a read.
+    /// Records that the worker has done a read.
     fn ended(&self, quick_reads: &QuickReads, began: Instant, now: Instant) {
         let time = now.saturating_duration_since(began);
         if time < CACHED_READ_MAX {
@@ -198,14 +199,14 @@ impl WorkerReads {
         }
     }
 
-    /// Hands reads over, until storage threads have been quick again.
+    /// Hands the next reads over to storage threads, until these have been quick again.
     fn stop(&self, quick_reads: &QuickReads) {
         self.slow.set(0);
         self.on.set(false);
         quick_reads.0.store(0, Ordering::Relaxed);
     }
 
-    /// The loop iteration ends. The thread may sleep until the next one.
+    /// Records the end of a loop iteration, because the thread may sleep until the next one.
     pub(super) fn iteration_ends(&self) {
         self.sleeps.set(None);
     }

@@ -1,7 +1,7 @@
-//! An answer before it is written: its status, the fields of its head, and its body. The few headers of klad's
-//! answers are typed fields here, so that they need no header map.
+//! An answer that klad has not written yet: its status, the fields of its head, and its body. Few headers occur in
+//! klad's answers, so they are typed fields here and need no header map.
 //!
-//! `service` creates it; a connection writes it, or gives it to hyper.
+//! `service` creates an answer. A connection writes it, or gives it to hyper.
 
 use hyper::header::{CONNECTION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
@@ -10,23 +10,23 @@ use crate::http::body::{Content, ResponseBody};
 use crate::http::route::DURABILITY_HEADER;
 use klad_storage::operation::{Durability, Version};
 
-/// The header with the version of a removal, which leaves nothing that could have an `ETag`.
+/// The header with the version of a removal. A removal has no `ETag`, because it leaves no value.
 pub const VERSION_HEADER: &str = "klad-version";
 
-/// A `Date`, which always has this length (RFC 9110, 5.6.7).
+/// The text of a `Date` header, which always has this length (RFC 9110, 5.6.7).
 pub type Date = [u8; 29];
 
 /// The answer to one request.
 pub struct Answer {
-    /// Its status code.
+    /// The status code.
     pub status: StatusCode,
-    /// The fields of its head.
+    /// The fields of the head.
     pub fields: Fields,
-    /// Its body. Dropping it tells the connection that the answer was handed over.
+    /// The body. Dropping the body tells the connection that the answer was handed over.
     pub body: ResponseBody,
 }
 
-/// An answer without its connection.
+/// An answer that does not belong to a connection yet.
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) fields: Fields,
@@ -46,7 +46,7 @@ impl Reply {
 /// The fields of an answer's head, in the order in which they are written.
 #[derive(Debug, Default)]
 pub struct Fields {
-    /// Whether the body is a value or entries, whose type klad does not know.
+    /// Whether the body is a value or entries. klad does not know their type, and sends them as octets.
     pub octets: bool,
     /// The durability of a write.
     pub durability: Option<Durability>,
@@ -63,7 +63,7 @@ pub struct Fields {
 const OCTETS: &str = "application/octet-stream";
 
 impl Answer {
-    /// Converts it for hyper.
+    /// Converts the answer for hyper.
     #[must_use]
     pub fn into_response(self) -> Response<ResponseBody> {
         let Answer { status, fields, body } = self;
@@ -80,7 +80,8 @@ impl Answer {
 }
 
 impl Fields {
-    /// The status and the fields of the answer to a PUT, or to a DELETE, that has taken effect.
+    /// Returns the status and the head fields for a write that has taken effect: a PUT if `put` is true, otherwise a
+    /// DELETE.
     pub(super) fn of_write(put: bool, version: Version, durability: Durability) -> (StatusCode, Fields) {
         let fields = Fields { durability: Some(durability), ..Fields::default() };
         if put {
@@ -166,7 +167,7 @@ impl Fields {
     }
 }
 
-/// The durability of a write that `acks` copies have acknowledged.
+/// Describes the durability of a write that `acks` copies have acknowledged.
 fn replicated(acks: u8) -> String {
     format!("{}; acks={acks}", Durability::Replicated(acks).as_str())
 }

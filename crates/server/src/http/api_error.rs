@@ -1,7 +1,7 @@
-//! All answers to a request that klad rejects or that fails, and the one table of their statuses.
+//! All errors with which klad answers a request, and the only table of their statuses.
 //!
-//! A status below 500, and 503, 504 and 507, means that nothing has happened. 500 on a write means that the outcome is
-//! undetermined, and so does 504 with `not-enough-replicas`. All of `http` calls this.
+//! A status below 500 means that nothing has happened. So do 503, 507, and 504 without `not-enough-replicas`. For a
+//! write, 500, or 504 with `not-enough-replicas`, means that the outcome is undetermined. All of `http` calls this.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const RETRY_AFTER_MS_HEADER: &str = "klad-retry-after-ms";
 /// Why a request fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The path does not exist. The contract says 400 and not 404.
+    /// The path does not exist. The contract says that the status is 400 and not 404.
     #[error("there is nothing at this path; a value is at /v1/kv/KEY, and the console is on the admin address")]
     UnknownPath,
     /// The path does not support the method.
@@ -27,13 +27,13 @@ pub enum ApiError {
     /// The bytes are not the head of a request.
     #[error("this is not an HTTP/1.1 request: the first line, a header, the framing or the version is wrong")]
     MalformedHead,
-    /// HTTP/1.1 without `Host`, or with two.
+    /// The request is HTTP/1.1 and has no `Host` header, or has two.
     #[error("an HTTP/1.1 request must have exactly one Host header")]
     BadHost,
     /// The body has an encoding other than chunked.
     #[error("Transfer-Encoding must be chunked, and must appear once")]
     BadTransferEncoding,
-    /// Longer than `--head-max`, or more headers than [`HEADERS_MAX`](crate::limits::HEADERS_MAX).
+    /// The head is longer than `--head-max`, or has more headers than [`HEADERS_MAX`](crate::limits::HEADERS_MAX).
     #[error("the request line and headers are too long, or there are too many headers")]
     HeadTooLarge,
     /// The client stopped sending in the middle of a head.
@@ -45,28 +45,28 @@ pub enum ApiError {
     /// A required parameter is missing or empty.
     #[error("parameter {0} is missing or empty")]
     MissingParameter(&'static str),
-    /// A request of one key has none, or an empty one.
+    /// A request for one key has no key, or an empty one.
     #[error("the key is missing or empty: add it to the path (/v1/kv/KEY), or give it as parameter key64")]
     MissingKey,
-    /// A change in place does not say which.
+    /// A change in place lacks the parameter `op`.
     #[error("parameter op is missing: it is add or expire; PUT stores a value")]
     MissingOp,
     /// An optional parameter is empty.
     #[error("parameter {0} is empty")]
     EmptyParameter(&'static str),
-    /// A `%` without two hexadecimal digits.
+    /// A parameter contains a `%` that is not followed by two hexadecimal digits.
     #[error("parameter {0} contains a % that is not followed by two hexadecimal digits")]
     BadEscape(&'static str),
-    /// The header is not a time such as `250ms`.
+    /// The header `klad-timeout` is not a time such as `250ms`.
     #[error("klad-timeout must be a time from 1ms to 1h, such as 250ms or 10s")]
     BadTimeout,
     /// The durability is neither `sync` nor `async`.
     #[error("durability must be sync or async")]
     BadDurability,
-    /// The consistency level is unknown, or is given beside `ack`, `from` or `replicas`.
+    /// The consistency level is unknown, or is given together with `ack`, `from` or `replicas`.
     #[error("klad-consistency must be one, quorum, local_quorum, all or serial, without ack, from and replicas")]
     BadConsistency,
-    /// So many copies cannot answer.
+    /// The store cannot wait for the numbers of copies that the request gives.
     #[error("ack=A&from=F and replicas=A/F need 1 <= A <= F <= {copies}, the number of copies of each key")]
     BadReplicas {
         /// The number of copies that the store keeps.
@@ -84,7 +84,7 @@ pub enum ApiError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// Other request bodies and large answers use the body budget.
+    /// The body budget has no room, because other request bodies and large answers use it.
     #[error("not enough memory for {bytes} bytes of {of} now")]
     NoRoom {
         /// The number of bytes that were asked for.
@@ -104,11 +104,11 @@ pub enum ApiError {
     /// A requested change of the configuration needs a restart.
     #[error("{0}")]
     NeedsRestart(String),
-    /// klad is not ready, although no operation is rejected. Only the admin listener says this.
+    /// klad is not ready, although it rejects no operation. Only the admin listener says this.
     #[error("{0}")]
     NotReady(String),
-    /// A parameter, or the header `Last-Event-ID`, has a value that it may not have. The admin listener says this for
-    /// an unknown parameter too; for `/v1` that is [`ApiError::UnknownParameter`].
+    /// A parameter, or the header `Last-Event-ID`, has an invalid value. The admin listener also uses this error for an
+    /// unknown parameter, but `/v1` uses [`ApiError::UnknownParameter`].
     #[error("{0}")]
     BadParameter(String),
     /// Other profiles are running, and this one cannot run at the same time. Only the admin listener says this.
@@ -120,24 +120,25 @@ pub enum ApiError {
     /// A page in a browser asks for a change, and the page is not klad's console. Only the admin listener says this.
     #[error("klad rejects changes that a page in a browser asks for, other than its console")]
     CrossOrigin,
-    /// The request may come from a page whose name was made to lead to this server (DNS rebinding).
+    /// The request may come from a page whose domain was made to resolve to this server's address (DNS rebinding).
     #[error(
         "without tokens, this needs a URL with an IP address or localhost: any page could have another name lead here"
     )]
     UntrustedHost,
-    /// Enough consoles are open, or have requests in progress. Only the admin listener says this.
+    /// The maximum number of consoles is open, or of their requests is in progress. Only the admin listener says this.
     #[error("{0}; try again when one has ended")]
     ConsoleBusy(&'static str),
-    /// The request has no token, or an unknown one. klad decides this first, so that the client learns nothing else.
+    /// The request has no token, or an unknown one. klad checks the token first, so that a client without a token
+    /// learns nothing else.
     #[error("send the header Authorization: Bearer TOKEN, with a token that this server knows")]
     Unauthorized,
     /// The token allows only reads.
     #[error("this token allows only reads; a change needs a token with read-write")]
     ReadOnlyToken,
-    /// Nothing is at a path of `/v1`.
+    /// The path begins with `/v1/`, and nothing is at this path.
     #[error("there is nothing at this path")]
     NoSuchPath,
-    /// The key has no value. Only `/v1` says this with a document.
+    /// The key has no value. Only `/v1` answers this with a problem document.
     #[error("the key has no value")]
     NotFound,
     /// A parameter of `/v1` is unknown.
@@ -151,7 +152,7 @@ pub enum ApiError {
     /// A parameter of `/v1` is given twice, or in two forms.
     #[error("parameter {0} is given more than once")]
     RepeatedParameter(&'static str),
-    /// The value is not base64.
+    /// The parameter's value is not base64url.
     #[error("{0} must be base64url (RFC 4648, section 5)")]
     BadBase64(&'static str),
     /// klad cannot honour the condition of a write.
@@ -169,16 +170,16 @@ pub enum ApiError {
         /// The limit of its bytes.
         limit_bytes: u64,
     },
-    /// The condition does not hold.
+    /// The condition of the request does not hold.
     #[error("the condition does not hold: {}", describe(*.current))]
     PreconditionFailed {
-        /// The version of the present value.
+        /// The version of the present value. `None` if the key has no value.
         current: Option<Version>,
     },
     /// The value is not a number, so nothing can be added to it.
     #[error("the value is not a decimal number from -2^63 to 2^63 - 1")]
     NotANumber,
-    /// The sum does not fit.
+    /// The sum does not fit into 64 bits.
     #[error("the sum is not between -2^63 and 2^63 - 1")]
     NumberOverflow,
     /// The range contains no byte of the value.
@@ -187,7 +188,7 @@ pub enum ApiError {
         /// The length of the value.
         length: u64,
     },
-    /// The body has another type or encoding than a batch may have.
+    /// The body of a batch has an unsupported type or encoding.
     #[error("the body must be {0}")]
     UnsupportedMediaType(&'static str),
     /// An item of a batch is malformed.
@@ -201,7 +202,7 @@ pub enum ApiError {
         /// What is limited, such as `items`.
         of: &'static str,
     },
-    /// The values that a batch reads are too large together.
+    /// The values that a batch reads are together too large for an answer.
     #[error("the values that the batch reads have more than {limit_bytes} bytes")]
     AnswerTooLarge {
         /// The limit.
@@ -215,7 +216,7 @@ pub enum ApiError {
     Item {
         /// The number of the item, from 0.
         item: usize,
-        /// Its error.
+        /// The error of the item.
         error: Box<ApiError>,
     },
     /// Changes after the version that the client names are no longer kept.
@@ -224,13 +225,13 @@ pub enum ApiError {
         /// The version of the oldest change that is kept.
         oldest: u64,
     },
-    /// Storage rejected the operation, or it failed.
+    /// Storage rejected the operation, or the operation failed.
     #[error(transparent)]
     Operation(#[from] Error),
 }
 
 impl ApiError {
-    /// The one table of statuses.
+    /// Returns the status, from the only table of statuses.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -461,7 +462,7 @@ impl ApiError {
         }
     }
 
-    /// The tag of the present value, if a condition has failed: null if the key has none.
+    /// If a condition has failed, returns the tag of the present value, or null if the key has no value.
     fn failed_condition(&self) -> Option<serde_json::Value> {
         match self {
             ApiError::PreconditionFailed { current } => Some(current.map(|version| format!("\"{version}\"")).into()),
@@ -470,10 +471,10 @@ impl ApiError {
         }
     }
 
-    /// How long a client should wait before it tries again, after a 503 or for a profile.
+    /// Returns how long a client should wait before it tries again, after a 503 or after a rejected profile.
     fn retry_after(&self) -> Duration {
         match self {
-            // Only an operator can help, by a restart.
+            // Only a restart by an operator can help.
             ApiError::Operation(Error::WritesStopped { .. }) => RETRY_AFTER_MAX,
             ApiError::Operation(Error::Overloaded { retry_after: Some(wait), .. }) => *wait,
             _ => RETRY_AFTER_UNKNOWN,
@@ -530,7 +531,8 @@ impl ApiError {
         (parts, format!("{document}\n"))
     }
 
-    /// Converts to the bytes of an HTTP/1.1 answer, for a connection that ends after it without hyper.
+    /// Converts to the bytes of an HTTP/1.1 answer. For a connection that is not served by hyper, and ends after this
+    /// answer.
     #[must_use]
     pub fn into_closing_response(self) -> Vec<u8> {
         let (parts, document) = self.into_parts();

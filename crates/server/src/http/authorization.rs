@@ -11,11 +11,11 @@ use hyper::header::AUTHORIZATION;
 use crate::http::api_error::ApiError;
 use crate::tokens::{Access, Tokens, View};
 
-/// One thread's copy of the tokens.
+/// Decides what a request may do. Holds one thread's copy of the tokens, or `None` if no token is needed.
 pub struct Authorization(Option<View>);
 
 impl Authorization {
-    /// Creates the check. `None`: every client may do everything.
+    /// Creates the check. With `None`, every client may do everything.
     #[must_use]
     pub fn new(tokens: Option<Arc<Tokens>>) -> Authorization {
         Authorization(tokens.map(View::new))
@@ -30,7 +30,7 @@ impl Authorization {
     /// Returns what a request with these headers may do.
     ///
     /// # Errors
-    /// [`ApiError::Unauthorized`].
+    /// [`ApiError::Unauthorized`] if the headers have no known token.
     pub fn grant(&self, headers: &HeaderMap) -> Result<Access, ApiError> {
         let Some(tokens) = &self.0 else { return Ok(Access::ReadWrite) };
         bearer(headers).and_then(|token| tokens.access(token)).ok_or(ApiError::Unauthorized)
@@ -40,7 +40,7 @@ impl Authorization {
 /// Checks whether `access` allows a request that `changes` something, or only reads.
 ///
 /// # Errors
-/// [`ApiError::ReadOnlyToken`].
+/// [`ApiError::ReadOnlyToken`] if the request changes something and `access` allows only reads.
 pub fn may(access: Access, changes: bool) -> Result<(), ApiError> {
     match access {
         Access::ReadOnly if changes => Err(ApiError::ReadOnlyToken),
@@ -48,8 +48,8 @@ pub fn may(access: Access, changes: bool) -> Result<(), ApiError> {
     }
 }
 
-/// Returns the token of the only `Authorization` header. If there are two, a proxy may have checked the other one, so
-/// the request gets no access.
+/// Returns the token of the only `Authorization` header. If there are two headers, a proxy may have checked the other
+/// one, so the request gets no access.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (header, None) = (all.next()?, all.next()) else { return None };

@@ -22,7 +22,7 @@ use klad_storage::operation;
 pub(super) enum Content {
     /// A value or a problem document. Empty means no body.
     Bytes {
-        /// The bytes that have not been handed over.
+        /// The bytes that have not been handed over yet.
         rest: Bytes,
         /// The memory permit of a large value, until the value has been handed over.
         permit: Option<BodyPermit>,
@@ -42,7 +42,7 @@ impl Content {
         Content::Bytes { rest: rest.into(), permit: None }
     }
 
-    /// Bytes of the body budget that it holds now.
+    /// Returns how many bytes of the body budget this content holds now.
     fn permit_bytes(&self) -> u64 {
         match self {
             Content::Bytes { permit, .. } => permit.as_ref().map_or(0, BodyPermit::bytes),
@@ -54,10 +54,10 @@ impl Content {
     }
 }
 
-/// The body of an answer. Dropping it tells the connection that the answer was handed over.
+/// The body of an answer. Dropping the body tells the connection that the answer was handed over.
 pub struct ResponseBody {
     content: Content,
-    /// Whether some of it was handed over.
+    /// Whether a part of the body was handed over.
     begun: bool,
     exchange: Rc<Exchange>,
 }
@@ -70,10 +70,10 @@ impl ResponseBody {
 }
 
 impl ResponseBody {
-    /// The number of bytes that are left, for a connection that sends the answer without hyper.
+    /// Returns the number of bytes that are left. Only for a connection that sends the answer without hyper.
     ///
     /// # Panics
-    /// For a body of unknown length.
+    /// If the body has an unknown length.
     #[must_use]
     pub fn length(&self) -> usize {
         match &self.content {
@@ -84,11 +84,11 @@ impl ResponseBody {
         }
     }
 
-    /// Takes the next bytes, at most [`RESPONSE_FRAME_BYTES_MAX`]. The memory permit of a large value ends with the
-    /// body, not with these bytes.
+    /// Takes the next bytes, at most [`RESPONSE_FRAME_BYTES_MAX`]. The memory permit of a large value is released with
+    /// the body, not with these bytes.
     ///
     /// # Panics
-    /// For a body of unknown length.
+    /// If the body has an unknown length.
     #[must_use]
     pub fn take_frame(&mut self) -> Bytes {
         self.begun = true;
@@ -108,11 +108,12 @@ impl ResponseBody {
 impl Drop for ResponseBody {
     fn drop(&mut self) {
         let whole = match &self.content {
-            // A body that was never read was not wanted: the answer to HEAD, or to a client that has left.
+            // If no byte of the body was read, the client did not want it: it is the answer to HEAD, or the client has
+            // left.
             Content::Bytes { rest, .. } => rest.is_empty() || !self.begun,
             Content::Range(range) => range.has_ended(),
             Content::Scan(scan) => scan.has_ended() || !self.begun,
-            // A feed has no end of its own: the client leaves when it wants.
+            // A feed counts as complete at any time, because its client decides when to leave.
             Content::Feed(_) => true,
             Content::Results(results) => results.has_ended() || !self.begun,
         };
@@ -186,7 +187,8 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             Content::Bytes { rest, .. } => rest.is_empty(),
-            // Unknown until it is asked; an empty range is an empty chunked body.
+            // klad does not know whether these bodies are empty before it polls them. An empty range is an empty
+            // chunked body.
             Content::Range(_) | Content::Scan(_) | Content::Feed(_) | Content::Results(_) => false,
         }
     }
@@ -199,17 +201,17 @@ impl Body for ResponseBody {
     }
 }
 
-/// The bytes of one frame, which becomes one chunk. The parts of an entry stay where storage put them.
+/// The bytes of one frame, which becomes one chunk. The parts of an entry are not copied into one buffer.
 pub enum Piece {
     /// Bytes in one piece.
     Bytes(Bytes),
     /// A key, a line feed and a value.
     Entry {
-        /// The rest of the key.
+        /// The part of the key that is left.
         key: Bytes,
-        /// The rest of the line feed.
+        /// The part of the line feed that is left.
         separator: &'static [u8],
-        /// The rest of the value.
+        /// The part of the value that is left.
         value: Bytes,
     },
 }

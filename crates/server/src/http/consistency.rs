@@ -1,5 +1,5 @@
 //! How many copies must answer a request: the header `Klad-Consistency`, and the parameters `ack`, `from` and
-//! `replicas`. klad never ignores them: what the store cannot do is 400. `service` calls this.
+//! `replicas`. klad never ignores them. If the store cannot do what they ask, klad answers 400. `service` calls this.
 
 use crate::http::api_error::ApiError;
 use crate::http::query;
@@ -7,10 +7,10 @@ use crate::http::route::Head;
 use crate::observe::CONSISTENCY_HEADER;
 use klad_storage::operation::Consistency;
 
-/// The level that the header asks for.
+/// Returns the consistency level that the header asks for.
 ///
 /// # Errors
-/// [`ApiError::BadConsistency`].
+/// [`ApiError::BadConsistency`] if the level is unknown.
 pub fn level(head: &Head<'_>) -> Result<Consistency, ApiError> {
     match head.headers.get(CONSISTENCY_HEADER) {
         None => Ok(Consistency::Default),
@@ -18,8 +18,8 @@ pub fn level(head: &Head<'_>) -> Result<Consistency, ApiError> {
     }
 }
 
-/// The copies that must answer a request for keys: what the header asks for, or `ack=A` of `from=F` of the `copies`
-/// that the store keeps, also written `replicas=A/F`.
+/// Returns how many copies must answer a request for keys. The header says this, or the parameters `ack=A` and
+/// `from=F`, also written `replicas=A/F`: A of F copies. `copies` returns the number of copies that the store keeps.
 ///
 /// # Errors
 /// [`ApiError::BadConsistency`], [`ApiError::BadReplicas`], [`ApiError::BadEscape`].
@@ -53,8 +53,8 @@ pub fn of_keys(head: &Head<'_>, copies: impl FnOnce() -> u8) -> Result<Consisten
     if !(1..=from).contains(&ack) || from > copies {
         return Err(wrong());
     }
-    // The engine asks all copies of a key, and not `from` certain ones. With a majority of all, a read meets each write
-    // that it must see.
+    // The engine asks all copies of a key, not `from` particular copies. So it waits for at least a majority of all
+    // copies. Then a read meets each write that it must see.
     Ok(Consistency::Acks(if from < copies { ack.max(majority(copies)) } else { ack }))
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 /// The longest text of a time.
 const TEXT_BYTES_MAX: usize = 64;
 
-/// The most digits of one number. More are years beyond every limit, or nanoseconds that nobody measures.
+/// The largest number of digits in one number. A time with a longer number is beyond every limit, or is given more
+/// precisely than anyone measures.
 const DIGITS_MAX: usize = 10;
 
-/// Reads a time with units. humantime panics at sums near 2^64 seconds, so longer numbers are rejected before; also
-/// numbers with blanks inside, whose digits it joins.
+/// Parses a time with units. Rejects numbers of more than `DIGITS_MAX` digits, because humantime panics at sums near
+/// 2^64 seconds. Also rejects numbers with blanks inside, because humantime joins their digits.
 #[must_use]
 pub fn parse(text: &str) -> Option<Duration> {
     let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).count();

@@ -6,7 +6,8 @@ use hyper::{HeaderMap, Version};
 
 use crate::http::api_error::ApiError;
 
-/// Checks whether all programs frame the request as hyper does. If not, its connection must close after the answer.
+/// Checks whether all programs find the same end of the request as hyper does. If the check fails, the connection must
+/// close after the answer.
 ///
 /// # Errors
 /// [`ApiError::BadHost`], [`ApiError::BadTransferEncoding`].

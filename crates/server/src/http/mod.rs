@@ -1,4 +1,4 @@
-//! HTTP: from a request's head and body to an operation, and from its outcome to an answer.
+//! HTTP: turns a request's head and body into an operation, and the outcome of the operation into an answer.
 //!
 //! This module does no IO, starts no thread, and knows connections only as
 //! [`exchange::Exchange`](crate::exchange::Exchange). `connection` calls it, directly or through hyper.

@@ -1,8 +1,8 @@
 //! Plain requests: HTTP/1.1 requests for one entity that are completely in the buffer, and whose head does not change
 //! the framing of the request or of its answer. Other requests may follow in the buffer (a pipeline).
 //!
-//! Most requests are plain. Reading them here costs a third of what a general library needs. hyper gets everything
-//! else, from its first byte on. This module never decides about malformed, unusual or incomplete requests.
+//! Most requests are plain. Reading them here costs a third of what a general library needs. hyper gets every other
+//! request, from its first byte on. This module never decides about malformed, unusual or incomplete requests.
 //! `connection` calls it.
 
 use std::mem::MaybeUninit;
@@ -33,7 +33,7 @@ impl PlainRequest<'_> {
         Head { method: &self.method, path: PATH, query: self.query, headers: &self.headers }
     }
 
-    /// Whether it is a PUT or a DELETE.
+    /// Whether the request is a PUT or a DELETE.
     #[must_use]
     pub fn writes(&self) -> bool {
         self.method != Method::GET
@@ -42,7 +42,8 @@ impl PlainRequest<'_> {
 
 const PATH: &str = "/v0/entity";
 
-/// Reads the first request of `bytes`. `None`: it is not plain. A head of more than `head_bytes_max` bytes is not.
+/// Reads the first request of `bytes`. Returns `None` if the request is not plain, or if its head has more than
+/// `head_bytes_max` bytes.
 #[must_use]
 pub fn read(bytes: &[u8], head_bytes_max: usize) -> Option<PlainRequest<'_>> {
     let method = match bytes {
@@ -76,7 +77,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/?%".contains(&byte)
 }
 
-/// Returns the headers that klad uses, and the body's length. `None`: a header makes the request not plain.
+/// Returns the headers that klad uses, and the body's length. Returns `None` if a header makes the request not plain.
 fn read_headers(headers: &[httparse::Header<'_>]) -> Option<(HeaderMap, Option<usize>)> {
     let (mut others, mut length, mut hosts) = (HeaderMap::new(), None, 0);
     for header in headers {

@@ -1,7 +1,7 @@
 //! Query parameters as bytes. A key may have any bytes, so this module never converts to text.
 //!
-//! It decodes the raw request target once: `%xx` is a byte, `+` is a space, and every other byte is itself. An invalid
-//! escape is an error. `route` calls this.
+//! This module decodes the raw request target once: `%xx` is a byte, `+` is a space, and every other byte is itself. An
+//! invalid escape is an error. `route` calls this.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ pub struct BadEscape;
 /// Decodes one name or value. Borrows `raw` if nothing is escaped.
 ///
 /// # Errors
-/// [`BadEscape`].
+/// [`BadEscape`] if a `%` is not followed by two hexadecimal digits.
 pub fn decode(raw: &[u8]) -> Result<Cow<'_, [u8]>, BadEscape> {
     if !raw.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Ok(Cow::Borrowed(raw));
@@ -28,10 +28,10 @@ pub fn decode(raw: &[u8]) -> Result<Cow<'_, [u8]>, BadEscape> {
     Ok(Cow::Owned(percent_decode(&spaced).collect()))
 }
 
-/// Decodes the bytes of a path. A `+` is itself there. Borrows `raw` if nothing is escaped.
+/// Decodes the bytes of a path, in which a `+` stays a `+`. Borrows `raw` if nothing is escaped.
 ///
 /// # Errors
-/// [`BadEscape`].
+/// [`BadEscape`] if a `%` is not followed by two hexadecimal digits.
 pub fn decode_path(raw: &[u8]) -> Result<Cow<'_, [u8]>, BadEscape> {
     if !raw.contains(&b'%') {
         return Ok(Cow::Borrowed(raw));

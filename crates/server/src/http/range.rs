@@ -1,7 +1,7 @@
 //! The body of a range: a series of scan steps, each an ordinary operation.
 //!
 //! Between two steps klad holds only the next key. So a slow reader holds no storage thread and no memtable, and a
-//! range of any size needs constant memory. `service` creates it; hyper polls it through `body`.
+//! range of any size needs constant memory. `service` creates the body; hyper polls it through the module `body`.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -23,7 +23,8 @@ pub(super) struct RangeBody {
     scan: Rc<Scan>,
     entries: std::vec::IntoIter<Entry>,
     next: Option<Bytes>,
-    /// The permit for the largest entry so far, held to the end: hyper's buffer has grown to that size and keeps it.
+    /// The memory permit for the largest entry so far. The body keeps this permit to its end, because hyper's buffer
+    /// has grown to the size of that entry and stays so large.
     held: Option<EntryPermit>,
     step: Option<RunningStep>,
     ended: bool,
@@ -38,8 +39,8 @@ struct Scan {
     permit: ScanPermit,
     end: Option<Bytes>,
     consistency: Consistency,
-    /// What an engine without snapshots has read ahead. A real snapshot would keep old values for as long as the client
-    /// takes.
+    /// The entries that an engine without snapshots has read ahead. An engine with snapshots takes none here, because a
+    /// snapshot would keep old values for as long as the client reads.
     ahead: RefCell<Option<Snapshot>>,
 }
 
@@ -56,7 +57,7 @@ struct EntryPermit {
 }
 
 impl RangeBody {
-    /// Begins the range and does its first step, so that an error at the beginning still gets a status.
+    /// Begins the range and does its first step, so that an error in this step still gets a status.
     pub(super) async fn begin(
         worker_context: Rc<WorkerContext>,
         exchange: Rc<Exchange>,
@@ -76,13 +77,13 @@ impl RangeBody {
         self.ended
     }
 
-    /// Bytes of the body budget that it holds now.
+    /// Returns how many bytes of the body budget this body holds now.
     pub(super) fn permit_bytes(&self) -> u64 {
         self.held.as_ref().map_or(0, |held| held.permit.bytes())
     }
 
-    /// Returns the next entry. After an error the connection closes without the final chunk, so that no client takes a
-    /// part for the whole.
+    /// Returns the next entry. After an error the connection closes without the final chunk, so that no client mistakes
+    /// a part of the range for the whole.
     pub(super) fn poll_entry(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Entry, Error>>> {
         loop {
             if let Some(entry) = self.entries.next() {

@@ -1,7 +1,7 @@
 //! Routing: from the head of a request to what it asks for, before a byte of its body is read. This module decides
-//! 400, 405 and 414.
+//! about the statuses 400, 405 and 414.
 //!
-//! It follows the contract's order: path, then method, then parameters. `service` calls it.
+//! The checks follow the contract's order: path, then method, then parameters. `service` calls this module.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ pub const DURABILITY_HEADER: &str = "klad-durability";
 /// The head of a request, read with hyper or without.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'h> {
-    /// Its method.
+    /// The method.
     pub method: &'h Method,
     /// The path of the target.
     pub path: &'h str,
@@ -48,21 +48,21 @@ pub enum Route<'r> {
     Put {
         /// The decoded key.
         key: Cow<'r, [u8]>,
-        /// `None`: the server's default.
+        /// The durability of the write. `None` means the server's default.
         durability: Option<Durability>,
     },
     /// `DELETE /v0/entity`.
     Delete {
         /// The decoded key.
         key: Cow<'r, [u8]>,
-        /// `None`: the server's default.
+        /// The durability of the removal. `None` means the server's default.
         durability: Option<Durability>,
     },
     /// `GET /v0/entities`.
     Range {
         /// The first key.
         start: Cow<'r, [u8]>,
-        /// The first key behind the range. `None`: the range has no end.
+        /// The first key after the range. `None` means that the range has no end.
         end: Option<Cow<'r, [u8]>>,
     },
     /// `GET /v0/status`.
@@ -80,7 +80,8 @@ impl Route<'_> {
     }
 }
 
-/// Returns the op of a request for counting, from path and method alone, whether or not klad rejects it.
+/// Returns the op under which klad counts a request. The op depends only on path and method, so a rejected request has
+/// one too.
 #[must_use]
 pub fn op(method: &Method, path: &str) -> Op {
     match (path, method) {
@@ -96,7 +97,7 @@ pub fn op(method: &Method, path: &str) -> Op {
 /// Decides what a request asks for.
 ///
 /// # Errors
-/// [`ApiError`]: unknown path, wrong method, bad parameters, key longer than `key_bytes_max`.
+/// [`ApiError`] for an unknown path, a wrong method, bad parameters, or a key that is longer than `key_bytes_max`.
 pub fn route<'r>(head: &Head<'r>, key_bytes_max: u64) -> Result<Route<'r>, ApiError> {
     let Head { method, path, query, headers } = *head;
     match path {
@@ -145,7 +146,8 @@ fn parameter<'r>(query: &'r str, name: &'static str, bytes_max: u64) -> Result<O
     Ok(value)
 }
 
-/// Returns what the parameter asks for, otherwise what the header asks for.
+/// Returns the durability that the parameter asks for. Without the parameter, returns the durability that the header
+/// asks for.
 fn durability(query: &str, headers: &HeaderMap) -> Result<Option<Durability>, ApiError> {
     // A query with one parameter has only the key.
     let query = if query.contains('&') { query } else { "" };

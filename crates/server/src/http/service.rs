@@ -50,7 +50,7 @@ pub struct Options {
     pub batch_items_max: u64,
     /// klad answers a batch with a longer body with 413.
     pub batch_bytes_max: u64,
-    /// A scan that takes longer ends with a cursor.
+    /// A scan that takes longer than this ends early, with a cursor.
     pub scan_time_max: Duration,
     /// A change feed without changes sends a heartbeat after this time.
     pub heartbeat: Duration,
@@ -65,7 +65,7 @@ pub struct Service {
 
 /// A request whose head was processed.
 pub enum StartedRequest {
-    /// Memory had everything that it asks for.
+    /// The request is answered, because memory had everything that it asks for, or because its framing is invalid.
     Answered(Answer),
     /// A PUT whose body can be read.
     Put(PutRequest),
@@ -97,14 +97,14 @@ pub struct PutRequest {
     value_bytes_max: u64,
 }
 
-/// A request without a useful body: klad discards the body, then does `action`.
+/// A request whose body klad does not use. klad discards the body, then does `action`.
 pub struct OtherRequest {
     body: UnwantedBody,
     action: Action,
 }
 
 enum Action {
-    /// `asked`: the worker has already tried to read the key itself.
+    /// `asked` is true if the worker has already tried to read the key itself.
     Get {
         key: Bytes,
         deadline: Deadline,
@@ -150,15 +150,15 @@ impl Service {
         self.options.set(options);
     }
 
-    /// The memory budget for bodies and large answers.
+    /// Returns the memory budget for bodies and large answers.
     #[must_use]
     pub fn budget(&self) -> &BodyBudget {
         self.worker_context.executor().budget()
     }
 
-    /// Processes the head of a request, and answers it if that needs no more than the head and memory. `exchange`
-    /// belongs to the request's connection. Not `async`, because a future is copied with its contents, and a head is
-    /// large.
+    /// Processes the head of a request. Answers the request if that needs no more than the head and data in memory.
+    /// `exchange` belongs to the request's connection. This function is not `async`, because a future is copied with
+    /// its contents, and a head is large.
     pub fn begin(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> StartedRequest {
         let (head, body) = request.into_parts();
         if let Err(api_error) = framing::check(head.version, &head.headers) {
@@ -170,7 +170,7 @@ impl Service {
         self.begin_with(&Head::from(&head), RequestBody::Streamed(body), exchange)
     }
 
-    /// Does the same for a request that was read without hyper.
+    /// Does what [`Service::begin`] does, for a request that was read without hyper.
     pub fn begin_plain(&self, request: &PlainRequest<'_>, exchange: &Rc<Exchange>) -> StartedRequest {
         let body = if request.body.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(request.body) };
         self.begin_with(&request.head(), RequestBody::Whole(body), exchange)
@@ -246,7 +246,8 @@ impl Service {
         }
     }
 
-    /// The copies that must answer a request. With `of_keys` its parameters may say it too.
+    /// Returns how many copies must answer a request. The header says this. If `of_keys` is true, the parameters may
+    /// say it too.
     pub(super) fn consistency(
         &self,
         head: &Head<'_>,
@@ -268,7 +269,8 @@ impl Service {
             StartedRequest::Answered(answer) => answer,
             StartedRequest::Put(put) => self.put(put, exchange).await,
             StartedRequest::V1(request) => Box::pin(self.v1(*request, exchange)).await,
-            // Boxed, because these requests are rare or slow; their state must not be copied for each request.
+            // These requests are boxed, because they are rare or slow, and their state must not be copied for each
+            // request.
             StartedRequest::Other(other) => Box::pin(self.other(*other, exchange)).await,
         }
     }
@@ -322,7 +324,7 @@ impl Service {
             let drained = upload::drain(body, exchange).await;
             drained.map(|keep| (Upload { value: Bytes::new(), permit: None }, keep))
         };
-        // After an error the rest of the body would be read as the next request.
+        // After an error the connection must close, because the rest of the body would be read as the next request.
         let (upload, keep) = match read {
             Ok(read) => read,
             Err(api_error) => return answer_from(Err(api_error), false, exchange),
@@ -351,7 +353,7 @@ impl Service {
                 let answered = written.map_err(ApiError::from).map(|outcome| write_answer(true, &outcome, exchange));
                 answer_from(answered, true, exchange)
             }
-            // The rest of this body would be read as the next request.
+            // The connection must close, because the rest of this body would be read as the next request.
             Err(api_error) => answer_from(Err(api_error), false, exchange),
         }
     }
@@ -360,7 +362,7 @@ impl Service {
         let OtherRequest { body, action } = other;
         let drained = upload::drain(body, exchange).await;
         if let Action::Reject(api_error) = action {
-            // Other faults of the request no longer matter.
+            // klad rejects the request anyway, so errors of its body no longer matter.
             return answer_from(Err(api_error), drained.unwrap_or(false), exchange);
         }
         // The body has no meaning, but klad must read it to reach the next request.
@@ -401,7 +403,8 @@ impl Service {
             Outcome::Found { version, value } => {
                 let value = value.payload;
                 if permit.is_none() && value.len() > CACHED_VALUE_BYTES_MAX {
-                    // A slow reader holds the value until the write timeout.
+                    // A slow client can hold the value in memory until the write timeout, so a large value needs a
+                    // permit.
                     let bytes = value.len() as u64;
                     permit = Some(
                         self.worker_context

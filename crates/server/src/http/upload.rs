@@ -44,15 +44,15 @@ pub(super) struct Upload {
     pub(super) permit: Option<BodyPermit>,
 }
 
-/// A body without meaning, or of a rejected request.
+/// A body that klad does not use, because it has no meaning or because its request was rejected.
 pub(super) struct UnwantedBody {
     pub(super) body: RequestBody,
-    /// Whether the client sends it only after `100 Continue`.
+    /// Whether the client sends the body only after `100 Continue`.
     pub(super) expects_continue: bool,
 }
 
-/// Takes a permit for the body: for its length, or for the largest value if the length is unknown. Then the rest is
-/// given back when the length is known.
+/// Takes a memory permit for the length of the body. If the length is unknown, takes a permit for the largest value.
+/// [`read`] then gives the rest back when it knows the length.
 pub(super) fn admit(
     body: &RequestBody,
     budget: &BodyBudget,
@@ -69,7 +69,7 @@ pub(super) fn admit(
     budget.try_take(bytes).map(Some).ok_or(ApiError::NoRoom { bytes, of: "request body" })
 }
 
-/// Reads the whole body under `permit`.
+/// Reads the whole body. `permit` covers the memory of the body.
 pub(super) async fn read(
     body: RequestBody,
     mut permit: Option<BodyPermit>,
@@ -106,10 +106,10 @@ pub(super) async fn read(
     Ok(Upload { value: value.into(), permit })
 }
 
-/// Reads and discards the rest of a useless body, so that the connection can continue. `false`: the body is too long,
-/// or the client waits for `100 Continue`, and the connection must close after the answer.
+/// Reads and discards the rest of a useless body, so that the connection can continue. Returns `false` if the body is
+/// too long, or if the client waits for `100 Continue`. Then the connection must close after the answer.
 ///
-/// Fails if the body is malformed or incomplete: klad does not carry out such a request.
+/// Fails if the body is malformed or incomplete, because klad does not carry out such a request.
 pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result<bool, ApiError> {
     let UnwantedBody { body, expects_continue } = unwanted;
     let mut body = match body {
@@ -141,7 +141,7 @@ pub(super) async fn drain(unwanted: UnwantedBody, exchange: &Exchange) -> Result
 async fn next_data(body: &mut Incoming, exchange: &Exchange) -> Result<Option<Bytes>, ApiError> {
     poll_fn(|context| {
         loop {
-            // The sweep sets this, and wakes the connection.
+            // The sweep, which checks deadlines, sets this and wakes the connection.
             if exchange.body_timed_out() {
                 exchange.request().waits_for_body();
                 exchange.body_time_ends();

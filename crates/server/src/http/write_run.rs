@@ -1,6 +1,7 @@
 //! Runs of writes: PUTs and DELETEs that arrived one behind the other on one connection become one write of storage.
 //!
-//! So they share a commit and a sync. The order of the requests is the order of the changes. `connection` calls this.
+//! So the requests of a run share a commit and a sync. The order of the requests is the order of the changes.
+//! `connection` calls this.
 
 use std::rc::Rc;
 
@@ -22,16 +23,16 @@ use klad_base::clock;
 use klad_storage::ChangeKind;
 use klad_storage::operation::{Change, Consistency, Durability, Effect, Outcome, Version, Write};
 
-/// Several writes of one connection. Dropping it without [`WriteRun::answers`] counts them as aborted.
+/// Several writes of one connection. Dropping the run without [`WriteRun::answers`] counts its requests as aborted.
 pub struct WriteRun {
-    /// The requests after the first one, whose record is the exchange's.
+    /// The records of all requests but the first. `exchange` has the record of the first request.
     others: Vec<RequestRecord>,
     exchange: Rc<Exchange>,
     write: Write,
     permit: Option<BodyPermit>,
-    /// Whether each is a PUT.
+    /// For each request, whether it is a PUT.
     puts: Vec<bool>,
-    /// The length of all requests.
+    /// The length of all requests together.
     pub bytes: usize,
 }
 
@@ -42,14 +43,15 @@ struct Member {
 }
 
 impl Service {
-    /// Begins the run of writes at the start of `bytes`. `None`: fewer than two, or they need the common way, which
-    /// also gives all errors. Only for engines on a disk: others have no commit to share.
+    /// Begins the run of writes at the start of `bytes`. Returns `None` if there are fewer than two such writes. Then
+    /// the connection serves the requests one by one, which also gives all errors. Only for engines on a disk, because
+    /// other engines have no commit to share.
     pub fn begin_run(&self, bytes: &[u8], head_bytes_max: usize, exchange: &Rc<Exchange>) -> Option<WriteRun> {
         let executor = self.worker_context().executor();
         if !executor.capabilities().blocks || !executor.capabilities().batches {
             return None;
         }
-        // A run takes only what is free. Beyond that the common way decides for each request.
+        // A run takes only free slots and free memory. If more is needed, klad serves the other requests one by one.
         let most = PIPELINE_REQUESTS_MAX.min(executor.free_slots());
         let whole = PLAIN_REQUEST_BYTES_MAX as u64;
         let room = if executor.budget().has_room(whole) { whole } else { SMALL_BODY_BYTES };
@@ -72,7 +74,7 @@ impl Service {
         }
         let permit = if body_bytes > 0 { Some(executor.budget().try_take(body_bytes)?) } else { None };
         let now = exchange.request_begins(self.worker_context().iteration_began());
-        // The phases are those of the one write. The exchange's record has begun them.
+        // All requests of the run share the phases of the one write. The exchange's record has begun these phases.
         let unused = Phases::default();
         let mut others = Vec::with_capacity(requests.len() - 1);
         for (index, request) in requests.iter().enumerate() {
@@ -95,7 +97,7 @@ impl Service {
         Some(WriteRun { others, exchange: exchange.clone(), write, permit, puts, bytes: length })
     }
 
-    /// Reads a request that can be part of a run. `None`: it needs the common way.
+    /// Reads a request that can be part of a run. Returns `None` if klad must serve the request by itself.
     fn member(&self, request: &PlainRequest<'_>, exchange: &Exchange) -> Option<Member> {
         let (head, options) = (request.head(), self.options());
         let access = self.authorization().grant(head.headers).ok()?;
@@ -137,8 +139,8 @@ impl WriteRun {
         self.puts.len() as u64
     }
 
-    /// Appends the answers to `out`. `closes`: the connection ends after the last one. The first request ends when the
-    /// socket has taken the answers, the others end now.
+    /// Appends the answers to `out`. `closes` says whether the connection ends after the last answer. The first request
+    /// ends when the socket has taken the answers. The other requests end now.
     pub fn answers(mut self, written: &klad_storage::Result, closes: bool, date: &Date, out: &mut Vec<u8>) {
         let (exchange, others, now) = (self.exchange.clone(), std::mem::take(&mut self.others), clock::now());
         self.answer(0, &mut exchange.request(), written, closes && others.is_empty(), date, out);
@@ -162,7 +164,7 @@ impl WriteRun {
         let (status, mut fields, document) = match written {
             Ok(Outcome::Written { version, durability, .. }) => {
                 record.written(*durability);
-                // The changes of a write have versions in a row.
+                // The changes of one write have consecutive versions.
                 let version = Version::new(version.get() + index as u64);
                 let (status, fields) = Fields::of_write(self.puts[index], version, *durability);
                 (status, fields, Bytes::new())

@@ -6,9 +6,10 @@
 //!       └─ one step of one handshake, then all other ready tasks, then the next step ──▶ TLS
 //! ```
 //!
-//! A step takes as long as many requests. If a thread did a thousand steps one after the other, all of its connections
-//! would wait for the sum of their times. So steps wait for each other, and a request waits for one step at most. A
-//! handshake whose client has sent nothing takes no step. `connection` and `admin` call this, and check the deadline.
+//! A step takes as much time as many requests. If a thread did a thousand steps one after the other, all of its
+//! connections would wait for the sum of their times. So steps wait for each other, and a request waits for one step at
+//! most. A handshake whose client has sent nothing takes no step. `connection` and `admin` call this, and check the
+//! deadline.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
@@ -56,7 +57,7 @@ impl Handshaker {
         Handshaker { settings, step_permits: Arc::new(Semaphore::new(HANDSHAKE_STEPS_MAX)) }
     }
 
-    /// Does one handshake. Has no time limit of its own: the caller must check the deadline.
+    /// Does one handshake. It has no time limit of its own, so the caller must check the deadline.
     pub(crate) async fn handshake(&self, tcp: TcpStream) -> HandshakeOutcome {
         let mut first = [0];
         match tcp.peek(&mut first).await {
@@ -99,7 +100,7 @@ impl Handshaker {
         }
     }
 
-    /// Counts a handshake that the caller has given up.
+    /// Counts a handshake that the caller has given up because it took too long.
     pub(crate) fn count_late(&self) {
         self.settings.handshakes.late.add(1);
     }

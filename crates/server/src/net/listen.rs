@@ -34,7 +34,7 @@ fn hint(cause: &std::io::Error) -> &'static str {
 /// Resolves `address` (`host:port`). Returns the first address if there are several.
 ///
 /// # Errors
-/// [`Error::NotAnAddress`].
+/// [`Error::NotAnAddress`] if `address` cannot be resolved.
 pub fn resolve(address: &str) -> Result<SocketAddr, Error> {
     let no_address = || Error::NotAnAddress(address.to_owned());
     address.to_socket_addrs().map_err(|_| no_address())?.next().ok_or_else(no_address)
@@ -44,7 +44,7 @@ pub fn resolve(address: &str) -> Result<SocketAddr, Error> {
 /// be used again immediately.
 ///
 /// # Errors
-/// [`Error`].
+/// [`Error`] if `address` cannot be resolved, or if the kernel rejects it.
 pub fn bind(address: &str) -> Result<TcpListener, Error> {
     let address = resolve(address)?;
     let bind = || {
@@ -66,11 +66,11 @@ pub fn bind(address: &str) -> Result<TcpListener, Error> {
 /// complete a handshake that it has answered. Closing the listener would reset those connections, and those in the
 /// backlog.
 ///
-/// The kernel of a client that connects meanwhile tries again a second later. Then the closed port rejects the client,
-/// or the next klad accepts it. `docs/decisions/2026-11-21-stopping.md` lists other ways that were considered.
+/// If a client connects in the meantime, its kernel tries again a second later. Then the closed port rejects the
+/// client, or the next klad accepts it. `docs/decisions/2026-11-21-stopping.md` lists other ways that were considered.
 ///
 /// # Errors
-/// When the kernel has no socket filters.
+/// If the kernel has no socket filters.
 #[cfg(target_os = "linux")]
 pub(crate) fn stop_accepting(listener: &TcpListener) -> std::io::Result<()> {
     use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
@@ -86,16 +86,17 @@ pub(crate) fn stop_accepting(listener: &TcpListener) -> std::io::Result<()> {
         step(BPF_LD | BPF_B | BPF_ABS, 0, 0, FLAGS_AT),
         step(BPF_ALU | BPF_AND | BPF_K, 0, 0, SYN | ACK),
         step(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYN),
-        // 0 bytes: drop the segment. All bytes: keep it.
+        // A result of 0 bytes drops the segment. A result of all bytes keeps it.
         step(BPF_RET | BPF_K, 0, 0, 0),
         step(BPF_RET | BPF_K, 0, 0, u32::MAX),
     ])
 }
 
-/// Does nothing: only Linux has such a filter. Connections that arrive between the last accept and the close are reset.
+/// Does nothing, because only Linux has such a filter. Connections that arrive between the last accept and the close
+/// are reset.
 ///
 /// # Errors
-/// Never.
+/// This function never fails.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn stop_accepting(_listener: &TcpListener) -> std::io::Result<()> {
     Ok(())

@@ -1,7 +1,7 @@
 //! Sockets: listening, TLS, a connection's bytes.
 //!
-//! The only HTTP in this module is the answer to a client that speaks plain HTTP to a TLS port. `connection`, `admin`'s
-//! listener, and the program itself, which binds before it opens data, call this module.
+//! The only HTTP in this module is the answer to a client that speaks plain HTTP to a TLS port. `connection` and
+//! `admin`'s listener call this module. The program itself calls it too, because it binds before it opens data.
 
 pub mod handshake;
 pub mod listen;

@@ -10,17 +10,17 @@ use klad_base::metrics::{Counter, Source};
 /// The access settings of both listeners.
 #[derive(Clone, Debug, Default)]
 pub struct Safety {
-    /// `None`: every client may do everything.
+    /// The tokens that klad accepts. `None` means that every client may do everything.
     pub tokens: Option<Arc<Tokens>>,
-    /// `None`: no TLS.
+    /// The TLS settings. `None` means no TLS.
     pub tls: Option<Arc<TlsSettings>>,
     /// Whether the admin listener uses TLS too.
     pub admin_tls: bool,
 }
 
 impl Safety {
-    /// Whether the admin listener lets in clients that the data listener turns away. With `--admin-tls off` it asks for
-    /// no certificate.
+    /// Whether the admin listener accepts clients that the data listener rejects. This is so if the data listener needs
+    /// client certificates and `--admin-tls` is off.
     #[must_use]
     pub fn admin_is_weaker(&self) -> bool {
         !self.admin_tls && self.tls.as_ref().is_some_and(|tls| tls.needs_client_certificate())
@@ -54,7 +54,7 @@ impl Safety {
 }
 
 impl Source for Safety {
-    /// Without TLS this writes the same series, with the value 0, except the expiry of the certificate.
+    /// Without TLS this writes the same series with the value 0. Only the expiry of the certificate is left out.
     fn write(&self, page: &mut Page) {
         let handshakes = self.tls.as_ref().map(|tls| &tls.handshakes);
         let help = "TLS handshakes on both listeners, by result.";

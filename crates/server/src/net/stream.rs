@@ -1,5 +1,5 @@
-//! A connection's bytes, with or without TLS. Each call costs one comparison to find out whether there is TLS, so that
-//! TLS support does not slow down connections without TLS.
+//! A connection's bytes, with or without TLS. Without TLS, each call costs only one comparison more, so that TLS
+//! support does not slow down these connections.
 //!
 //! `connection` and `admin` create a `Stream`, `io` uses it.
 
@@ -37,7 +37,7 @@ impl Socket {
 }
 
 impl Stream {
-    /// The socket, for questions to the kernel; reads and writes must go through TLS.
+    /// Returns the socket, to ask the kernel about it. Reads and writes must go through TLS.
     pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
             Stream::Clear(tcp) => tcp,
@@ -45,7 +45,7 @@ impl Stream {
         }
     }
 
-    /// The socket. Bytes that TLS still holds are lost.
+    /// Returns the socket. Bytes that TLS still holds are lost.
     pub(crate) fn into_tcp(self) -> TcpStream {
         match self {
             Stream::Clear(tcp) => tcp,
@@ -53,8 +53,8 @@ impl Stream {
         }
     }
 
-    /// With TLS: whether rustls holds decrypted bytes, or the end of the stream, that were not read from it. Without
-    /// TLS: `false`, because the kernel holds all bytes that were not read.
+    /// With TLS, returns whether rustls holds decrypted bytes, or the end of the stream, that were not read from
+    /// rustls. Without TLS, returns `false`, because the kernel holds all bytes that were not read.
     pub(crate) fn has_unread(&self) -> bool {
         match self {
             Stream::Clear(_) => false,
@@ -62,8 +62,8 @@ impl Stream {
         }
     }
 
-    /// With TLS: the number of bytes that the kernel has taken, and whether rustls holds more that the kernel has not
-    /// taken yet. `None`: there is no TLS.
+    /// With TLS, returns the number of bytes that the kernel has taken, and whether rustls holds more bytes that the
+    /// kernel has not taken yet. Without TLS, returns `None`.
     pub(crate) fn write_progress(&self) -> Option<(usize, bool)> {
         match self {
             Stream::Clear(_) => None,
@@ -74,13 +74,13 @@ impl Stream {
         }
     }
 
-    /// Sends as many of `bytes` as the kernel takes now. Drops the others.
+    /// Sends as many of `bytes` as the kernel takes now. Drops the other bytes.
     pub(crate) fn send_now(&mut self, bytes: &[u8]) {
         let _ = Pin::new(self).poll_write(&mut Context::from_waker(Waker::noop()), bytes);
     }
 
-    /// With TLS: sends a close notification, if the kernel takes it now. Without this notification a client cannot
-    /// distinguish klad's close from one by an attacker. Without TLS: does nothing.
+    /// With TLS, sends a close notification, if the kernel takes it now. Without this notification a client cannot
+    /// distinguish klad's close from one by an attacker. Without TLS, does nothing.
     pub(crate) fn send_close_notify(&mut self) {
         if let Stream::Tls(tls) = self {
             tls.get_mut().1.send_close_notify();
@@ -94,8 +94,8 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Stream::Clear(tcp) => Pin::new(tcp).poll_read(context, buffer),
             Stream::Tls(tls) => match Pin::new(tls).poll_read(context, buffer) {
-                // The client has closed without a close notification. HTTP's framing shows whether something is
-                // missing.
+                // The client has closed without a close notification. HTTP's framing shows whether a part of a message
+                // is missing.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
                 polled => polled,
             },

@@ -1,6 +1,6 @@
 //! Certificate and key: loads PEM files for rustls, at the start and on each reload.
 //!
-//! `config` loads the files, `Safety` reloads them, `handshake` takes the current settings for each connection. A
+//! `config` loads the files, `Safety` reloads them, and `handshake` takes the current settings for each connection. A
 //! reload does not change existing connections. Session tickets from before a reload become invalid, so that a client
 //! must show its certificate again if klad requires one.
 
@@ -96,13 +96,13 @@ pub enum Error {
 /// The results of handshakes on all threads.
 #[derive(Debug, Default)]
 pub struct Handshakes {
-    /// The handshake succeeded.
+    /// The number of handshakes that succeeded.
     pub done: Counter,
-    /// The handshake failed. For example, the client spoke no TLS, or no version that klad speaks, or had no trusted
-    /// certificate.
+    /// The number of handshakes that failed. For example, the client did not use TLS, used a TLS version that klad does
+    /// not support, or had no trusted certificate.
     pub failed: Counter,
-    /// klad ended the handshake because it took too long: longer than `--head-timeout`, or, on the admin listener,
-    /// longer than [`HEAD_TIMEOUT`](crate::limits::HEAD_TIMEOUT).
+    /// The number of handshakes that klad ended because they took too long: longer than `--head-timeout`, or, on the
+    /// admin listener, longer than [`HEAD_TIMEOUT`](crate::limits::HEAD_TIMEOUT).
     pub late: Counter,
 }
 
@@ -111,7 +111,7 @@ pub struct Handshakes {
 pub struct TlsSettings {
     files: Files,
     current: RwLock<Loaded>,
-    /// Counts the results of handshakes.
+    /// The results of handshakes.
     pub handshakes: Handshakes,
 }
 
@@ -131,7 +131,7 @@ impl TlsSettings {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error`] if the files are unusable.
     pub fn load(files: Files) -> Result<TlsSettings, Error> {
         let current = RwLock::new(read(&files)?);
         Ok(TlsSettings { files, current, handshakes: Handshakes::default() })
@@ -140,20 +140,21 @@ impl TlsSettings {
     /// Reads the files again. New connections use the new contents.
     ///
     /// # Errors
-    /// [`Error`]; the previous settings remain in use.
+    /// [`Error`] if the files are unusable. The previous settings then remain in use.
     pub fn reload(&self) -> Result<(), Error> {
         let loaded = read(&self.files)?;
         *self.current.write() = loaded;
         Ok(())
     }
 
-    /// The settings for a new connection.
+    /// Returns the settings for a new connection.
     #[must_use]
     pub fn current(&self) -> Arc<ServerConfig> {
         self.current.read().config.clone()
     }
 
-    /// When the certificate in use expires, in seconds since 1970. `None`: klad could not find the time.
+    /// Returns when the certificate in use expires, in seconds since 1970. Returns `None` if klad could not find the
+    /// time.
     #[must_use]
     pub fn expires_unix_s(&self) -> Option<u64> {
         self.current.read().expires.map(|time| time.as_secs())
@@ -184,8 +185,8 @@ fn read(files: &Files) -> Result<Loaded, Error> {
         error => unusable(&files.key)(error.to_string()),
     })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // Session tickets keep the session's state at the client: klad needs no memory for it, and no lock that workers
-    // hold for long.
+    // Session tickets keep the session's state at the client. So klad needs no memory for it, and no lock that workers
+    // would hold for long.
     config.ticketer = Ticketer::new().map_err(|error| unusable(&files.key)(error.to_string()))?;
     Ok(Loaded { config: Arc::new(config), expires })
 }

@@ -1,7 +1,7 @@
 //! The identity of a request: its `X-Request-Id`, and the trace of its `traceparent` (W3C Trace Context).
 //!
-//! klad writes both into log lines, and the request id also into its answer. So it accepts only harmless values. It
-//! ignores other values, because no request should fail for a label. `observe` calls this.
+//! klad writes both into log lines, and the request id also into the answer. So klad accepts only harmless values. It
+//! ignores other values instead of rejecting the request. `observe` calls this.
 
 use hyper::header::HeaderValue;
 
@@ -14,7 +14,8 @@ pub const REQUEST_ID_HEADER: &str = "x-request-id";
 pub const TRACE_HEADER: &str = "traceparent";
 
 /// Returns the id if it has 1 to [`REQUEST_ID_BYTES_MAX`] characters, and only letters, digits and `-_.:/+=@`. UUIDs,
-/// ULIDs, Base64 and the ids of proxies consist of these characters, and none of these ends a field of a log line.
+/// ULIDs, Base64 and the ids of proxies consist of these characters, and none of these characters ends a field of a log
+/// line.
 #[must_use]
 pub fn request_id(header: &HeaderValue) -> Option<&str> {
     let sane = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);

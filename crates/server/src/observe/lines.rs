@@ -62,8 +62,8 @@ impl RequestLine<'_> {
     }
 }
 
-/// Returns `path` as log lines show it. Paths of `/v1` contain keys, and an unknown path may contain one, if the client
-/// takes klad for another store. So log lines show of such a path only how it begins.
+/// Returns `path` as log lines show it. Paths of `/v1` contain keys. An unknown path may contain a key too, for example
+/// if the client takes klad for another store. So log lines show only the beginning of such paths.
 pub(super) fn logged_path(path: &str) -> &'static str {
     const KNOWN: [&str; 9] = [
         "/v0/entity",

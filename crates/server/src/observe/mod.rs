@@ -1,17 +1,17 @@
-//! The record of one request: when its head arrived, the times of its phases, and when the socket took the last byte
-//! of its answer. From it klad makes the metrics, `/debug/slow`, the slow-request log, the access log and
-//! `Server-Timing`.
+//! The record of one request: when its head arrived, the times of its phases, and when the socket took the last byte of
+//! its answer. klad makes the metrics, `/debug/slow`, the slow-request log, the access log and `Server-Timing` from
+//! these records.
 //!
 //! ```text
 //!   Idle ──head──▶ Running ──answer handed over──▶ HandedOver ──last byte taken──▶ Idle
 //!                     └───────── connection ends: aborted ─┘
 //! ```
 //!
-//! If memory answers a request and the socket takes the answer at once, the record costs one clock reading at the end
-//! of the request, one at its head if it is the first of the loop iteration, and no allocation. klad stores details
-//! such as method and path only if the access log is on, or if the client has sent a request id or a trace, or asks for
-//! `Server-Timing`. Log lines have the length of a key, never the key, which may be secret or personal. `http`,
-//! `exchange` and `connection` call this.
+//! If memory answers a request and the socket takes the answer at once, the record needs no allocation and one clock
+//! reading, at the end of the request. The first request of a loop iteration needs one more, at its head. klad stores
+//! details such as method and path only if the access log is on, or if the client has sent a request id or a trace, or
+//! asks for `Server-Timing`. Log lines have the length of a key, never the key, which may be secret or personal.
+//! `http`, `exchange` and `connection` call this.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -127,7 +127,7 @@ struct Facts {
     /// If set, replaces the outcome that follows from the status.
     outcome: Option<Outcome>,
     durability: Option<Durability>,
-    /// What the answer's header repeats.
+    /// The consistency that the request asks for. A header of the answer repeats it.
     consistency: Consistency,
     key_bytes: usize,
     received_bytes: u64,
@@ -138,7 +138,7 @@ struct Facts {
     write_ns: u64,
 }
 
-/// What only log lines and headers of the answer need.
+/// The details that only log lines and headers of the answer need.
 #[derive(Debug)]
 struct Details {
     method: Method,
@@ -179,13 +179,13 @@ impl RequestRecord {
     /// Begins the record of a request whose whole head was read. Returns the time that counts as the arrival of the
     /// head. In a loop iteration, which began at `iteration_began`, a worker serves one request after the other. So
     /// this time is when the previous request ended, or when the iteration began, and no clock reading is needed. The
-    /// clock is read if `iteration_began` is `None`, or if the request ends the one before it.
+    /// clock is read only if `iteration_began` is `None`, or if the record of the previous request has not ended yet.
     pub fn begins(&mut self, phases: &Phases, iteration_began: Option<Instant>) -> Instant {
         let iteration_began = iteration_began.filter(|_| self.stage == Stage::Idle);
         let now = iteration_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));
         if self.stage != Stage::Idle {
-            // The request was pipelined behind one whose answer the socket has not taken yet. The socket gets both
-            // answers together. The wait so far belongs to the earlier request.
+            // The client has pipelined the request behind another request, whose answer the socket has not taken yet.
+            // The socket gets both answers together. The wait so far belongs to the earlier request.
             if let Some(since) = self.blocked_since.take() {
                 self.facts.write_ns += clock::nanoseconds_between(since, now);
                 self.blocked_since = Some(now);
@@ -207,7 +207,7 @@ impl RequestRecord {
     /// Records the contents of the head.
     pub fn head(&mut self, phases: &Phases, op: Op, method: &Method, path: &str, headers: &HeaderMap) {
         self.op = op;
-        // Most requests have none of these. Walking over a few names costs less than three look-ups.
+        // Most requests have none of these headers. Walking over a few names costs less than three look-ups.
         let mut names = headers.keys().map(HeaderName::as_str);
         let named = names.any(|name| matches!(name, REQUEST_ID_HEADER | TRACE_HEADER | TIMING_HEADER));
         if named || logs::access_log() {
@@ -238,7 +238,7 @@ impl RequestRecord {
         self.facts.key_bytes = bytes;
     }
 
-    /// Records what the request asks of the copies.
+    /// Records the consistency level that the request asks for.
     pub fn consistency(&mut self, asked: Consistency) {
         self.facts.consistency = asked;
     }
@@ -333,7 +333,7 @@ impl RequestRecord {
         }
     }
 
-    /// Records that the socket took `taken` of `offered` bytes. `None`: the socket is full.
+    /// Records that the socket took `taken` of `offered` bytes. `taken` is `None` if the socket is full.
     pub fn socket_took(&mut self, phases: &Phases, taken: Option<usize>, offered: usize) {
         match taken {
             None => {
@@ -398,7 +398,7 @@ impl RequestRecord {
             sent_bytes: self.facts.sent_bytes,
         };
         self.observer.counters().ends(&ended);
-        // A feed lasts as long as its client wants.
+        // A change feed lasts as long as its client wants, so it is never slow.
         let is_timed = ended.op != Op::Changes;
         let slow = is_timed && logs::is_slow(ended.total_ns);
         let kept = is_timed && self.observer.slowest().is_among(ended.op, ended.total_ns);

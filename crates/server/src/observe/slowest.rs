@@ -64,7 +64,7 @@ impl Retention {
     /// The values that klad uses.
     pub const DEFAULT: Retention = Retention { window: SLOWEST_WINDOW, windows: SLOWEST_WINDOWS, kept: SLOWEST_KEPT };
 
-    /// How long a request is shown.
+    /// How long `/debug/slow` shows a request.
     #[must_use]
     pub fn lifetime(&self) -> Duration {
         self.window * u32::try_from(self.windows).unwrap_or(u32::MAX)
@@ -86,7 +86,8 @@ struct Window {
 pub struct WorkerSlowest {
     retention: Retention,
     began: Instant,
-    /// For each op, nanoseconds: a request of this window that took no longer than this is not kept.
+    /// The threshold of each op, nanoseconds. klad does not keep a request of the current window that took no longer
+    /// than this.
     thresholds_ns: [AtomicU64; OPS],
     /// The number of the window that the thresholds belong to.
     number: AtomicU64,

@@ -1,9 +1,9 @@
-//! The bucket of a key: the partition that holds it. It follows from the key and the number of buckets alone, so the
-//! number of buckets never changes after `klad cluster init`.
+//! The bucket of a key: the Cassandra partition that holds the key. Only the key and the number of buckets determine
+//! the bucket, so the number of buckets never changes after `klad cluster init`.
 //!
-//! Keys of one directory (everything up to and with the last `/`) share a bucket, so that their order is the order of
-//! one partition, and an atomic batch of them is one write of one partition. A key without `/` has a bucket of its own
-//! choice, so that a flat key space spreads over all buckets.
+//! Keys of one directory (the key up to and including its last `/`) share a bucket. So their order is the order of one
+//! partition, and an atomic batch of such keys is one write of one partition. A key without `/` chooses its bucket by
+//! the whole key, so that a flat key space spreads over all buckets.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,7 +12,8 @@ pub(super) fn directory(key: &[u8]) -> &[u8] {
     key.iter().rposition(|byte| *byte == b'/').map_or(key, |slash| &key[..=slash])
 }
 
-/// Returns the bucket of `key`, from 0 to `buckets` - 1. Never change this function: stored keys would not be found.
+/// Returns the bucket of `key`, from 0 to `buckets` - 1. Never change this function, because klad would not find stored
+/// keys any more.
 pub(super) fn of(key: &[u8], buckets: u32) -> i32 {
     let bucket = xxh3_64(directory(key)) % u64::from(buckets);
     i32::try_from(bucket).expect("there are at most BUCKETS_MAX buckets")

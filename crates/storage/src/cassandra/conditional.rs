@@ -1,15 +1,18 @@
 //! Conditional writes: Cassandra's lightweight transactions, which run a round of Paxos among the copies of a bucket.
 //!
-//! Such writes of one bucket disturb each other, so those of one klad take turns. Those of several klads may still
-//! meet: then one is told that it found another state, reads again and tries again, after a random time. Or it is told
-//! nothing: the outcome is unknown. Then a serial read shows the value, which carries its version and the versions that
-//! it has replaced. From these klad decides whether the write took effect, unless too much has happened since.
+//! Conditional writes of one bucket disturb each other, so one klad executes them one after the other. Writes of
+//! several klads may still meet. Then Cassandra tells one klad that the state has changed, and this klad reads and
+//! tries again after a random time. If Cassandra does not answer, the outcome is unknown. Then a serial read shows the
+//! value, which carries its version and the versions that it has replaced. From these versions klad decides whether the
+//! write took effect, unless a plain write, a removal or more than 15 conditional writes have come since.
 //!
-//! A node that was frozen may execute a write long after klad has given it up. So a write without any answer stays open
-//! until the value that it replaces is known to be gone. If the tries end before that, the outcome is unknown.
+//! A node that was frozen may execute a write long after klad has stopped waiting for it. So klad keeps a write without
+//! any answer open until it knows that the value which the write replaces is gone. If klad stops trying before that,
+//! the outcome is unknown.
 //!
-//! Cassandra itself chooses the timestamp of a conditional write, from the clock of a node in whole milliseconds. It
-//! must be above the timestamp of a plain write that it replaces, so klad waits a moment if that is very recent.
+//! Cassandra itself chooses the timestamp of a conditional write, from the clock of a node in whole milliseconds. This
+//! timestamp must be above that of a plain write that the conditional write replaces, so klad waits a moment if the
+//! plain write is very recent.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -30,42 +33,42 @@ use crate::cassandra::{Cluster, bucket, row};
 use crate::operation::{Error, Outcome, Version};
 use klad_base::clock;
 
-/// The random time before another try is at first up to this.
+/// The upper bound of the random time before the second try. The bound doubles with each try, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(4);
 
-/// The random time before another try is at most this.
+/// The largest upper bound of the random time before another try.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// What klad knows of a conditional write whose outcome Cassandra did not tell.
+/// What klad knows of a conditional write whose outcome Cassandra did not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Applied,
-    /// The value that it replaces is gone, so it never will.
+    /// The value that the write replaces is gone, so the write can never take effect.
     NotApplied,
-    /// The value that it replaces is still there.
+    /// The value that the write replaces is still there.
     Unchanged,
     Unknown,
 }
 
-/// What a try has found.
+/// The result of one try.
 enum Tried {
     Applied,
     OtherState,
-    /// It has not happened, and still may.
+    /// The write has not taken effect, but may still do so.
     Open,
 }
 
-/// A try that still may happen.
+/// A try that may still take effect.
 struct Open {
     key: Bytes,
-    /// The version that it stores; `None`: it removes the key.
+    /// The version that the try stores; `None` if it removes the key.
     ours: Option<Version>,
     expected: Option<Head>,
     outcome: Outcome,
 }
 
 impl Cluster {
-    /// Does a unit whose changes depend on the state of their keys.
+    /// Executes changes of one key, or of several keys of one bucket, that depend on the state of their keys.
     pub(super) async fn conditional(&self, pending: &[Pending; 1]) -> crate::Result {
         let write = &pending[0].write;
         let level = self.levels.of_conditional_write(write.consistency);
@@ -85,8 +88,8 @@ impl Cluster {
         }
     }
 
-    /// Tries until a try takes effect, or the state of the keys says that nothing is to be stored. Leaves in `open` the
-    /// tries that still may happen.
+    /// Tries until a try takes effect, or until the state of the keys leaves nothing to store. Leaves in `open` the
+    /// tries that may still take effect.
     async fn tries(
         &self,
         pending: &[Pending; 1],
@@ -98,7 +101,8 @@ impl Cluster {
         let mut pause = PAUSE_MIN;
         loop {
             let began_us = now_us();
-            // All keys, so that each part of a batch finds the state that the others were decided on.
+            // klad reads all keys, because it stores each part of a batch only if the key still has the state that was
+            // read.
             let mut keys: HashMap<Bytes, Columns> = HashMap::new();
             for change in &write.changes {
                 let needed = columns(change);
@@ -165,7 +169,7 @@ impl Cluster {
         let shown = shown(stores, stored);
         match self.decide(shown, stored.get(&shown.key)).await {
             Verdict::Applied => {
-                // The serial read knows of a majority only.
+                // The serial read shows only that a majority has the write.
                 let answered = self.levels.serial().acks;
                 if level.acks > answered {
                     let (answered, asked) = (answered.into(), level.acks.into());
@@ -234,7 +238,7 @@ impl Cluster {
         (batch, values)
     }
 
-    /// Finds out by serial reads whether a write took effect. Such a read ends the transactions that have begun.
+    /// Finds out by serial reads whether a write took effect. A serial read ends the transactions that have begun.
     async fn decide(&self, own: &Stores, before: Option<&Stored>) -> Verdict {
         let deadline = clock::now() + self.timeout;
         while clock::now() < deadline {
@@ -249,28 +253,29 @@ impl Cluster {
     }
 }
 
-/// What tries ended with.
+/// The result of all tries.
 enum Ended {
     Stored(Outcome),
     /// Nothing was to be stored.
     Unchanged(Outcome),
 }
 
-/// Returns the outcome of an open try that has taken effect, or an error if that can no longer be told. Forgets the tries
-/// that can no longer take effect.
+/// Returns the outcome of an open try that has taken effect, or an error if klad can no longer tell whether a try has.
+/// Removes from `open` the tries that can no longer take effect.
 fn settle(open: &mut Vec<Open>, stored: &HashMap<Bytes, Stored>) -> Option<Result<Outcome, Error>> {
     let verdict = |own: &Open| judge(own.ours, own.expected.as_ref(), stored.get(&own.key).map(|found| &found.head));
     if let Some(index) = open.iter().position(|own| verdict(own) == Verdict::Applied) {
         return Some(Ok(open.swap_remove(index).outcome));
     }
     open.retain(|own| verdict(own) != Verdict::NotApplied);
-    // Another write has hidden whether it happened. Another try could do it twice.
+    // Another write has hidden whether the try took effect. One more try could make the change twice.
     let unknown = open.iter().any(|own| verdict(own) == Verdict::Unknown);
     unknown.then(|| Err(unanswered()))
 }
 
-/// The part that shows best whether a statement took effect: one that stores a value, because its version is there then,
-/// in place of another value. All parts of a batch have the same outcome.
+/// Returns the part that shows best whether a statement took effect: a part that stores a value, because the version of
+/// this value is there then. A part that replaces another value is preferred. All parts of a batch have the same
+/// outcome.
 fn shown<'s>(stores: &'s [Stores], stored: &HashMap<Bytes, Stored>) -> &'s Stores {
     let value = |own: &&Stores| own.value.is_some();
     let best = stores.iter().find(|own| value(own) && stored.contains_key(&own.key));
@@ -286,21 +291,21 @@ fn contention() -> Error {
     Error::Overloaded { what, limit: 0, retry_after: Some(PAUSE_MAX) }
 }
 
-/// Decides whether a write took effect that stored the version `ours` (`None`: a removal) in place of `expected`, if
-/// `found` is there now.
+/// Decides whether a write took effect. The write stores the version `ours` (`None`: it removes the key) in place of
+/// `expected`. `found` is what the key has now.
 fn judge(ours: Option<Version>, expected: Option<&Head>, found: Option<&Head>) -> Verdict {
     let Some(found) = found else { return Verdict::Unknown };
     let has = |version: Version| found.version == version || found.earlier().any(|own| own == version.get());
     match (ours, expected) {
         (Some(ours), _) if has(ours) => Verdict::Applied,
         (_, Some(expected)) if found.version == expected.version => Verdict::Unchanged,
-        // All that has replaced the expected value since is known, and the write is not among it.
+        // All versions that have replaced the expected value are known, and the write is not among them.
         (_, Some(expected)) if has(expected.version) => Verdict::NotApplied,
         _ => Verdict::Unknown,
     }
 }
 
-/// The versions that a value has replaced if it replaces `before`, the newest first.
+/// The versions that a new value replaces if `before` is stored, the newest first.
 fn replaced(before: Option<&Stored>) -> Vec<u64> {
     before.map_or_else(Vec::new, |stored| {
         std::iter::once(stored.head.version.get()).chain(stored.head.earlier()).take(row::EARLIER_MAX).collect()
@@ -308,7 +313,8 @@ fn replaced(before: Option<&Stored>) -> Vec<u64> {
 }
 
 /// Waits until the clocks of the nodes are past the timestamps of the plain writes that `stores` replace. `began_us` is
-/// from before these were read. So if a key is absent, it was removed before `began_us`, by a clock that may be ahead.
+/// a time before klad read these writes. So if a key is absent, it was removed before `began_us`, by a clock that may
+/// be ahead.
 async fn wait_for_clocks(began_us: u64, stores: &[Stores], stored: &HashMap<Bytes, Stored>) -> Result<(), Error> {
     let mut until_us = (began_us / 1_000 + 1) * 1_000;
     for own in stores {

@@ -26,7 +26,7 @@ impl Counter {
 pub(super) struct Counters {
     /// Conditional writes that found another state than they had read.
     pub(super) conditional_retries: Counter,
-    /// Conditional writes whose outcome Cassandra did not tell.
+    /// Conditional writes whose outcome Cassandra did not report.
     pub(super) conditional_unknown: Counter,
     not_enough_replicas: Counter,
     undetermined: Counter,
@@ -45,7 +45,7 @@ impl Counters {
         error.clone()
     }
 
-    /// The metrics now, with those of [`Traffic`](crate::cassandra::traffic::Traffic).
+    /// The current metrics, with those of [`Traffic`](crate::cassandra::traffic::Traffic).
     pub(super) fn observe(&self, traffic: Vec<Measure>) -> Observation {
         let errors = [
             ("not-enough-replicas", self.not_enough_replicas.get()),

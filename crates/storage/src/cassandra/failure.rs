@@ -1,7 +1,7 @@
-//! From an error of the driver to an error of storage.
+//! Converts errors of the driver to errors of storage.
 //!
-//! A plain request that too few copies have answered ends with their number; a write may be stored all the same. The
-//! outcome of a conditional write that was sent and not answered is unknown until `conditional` finds it out.
+//! If too few copies answer a plain request, its error has the number of answers. A write may be stored all the same.
+//! The outcome of a conditional write that was sent and not answered is unknown until `conditional` finds it out.
 
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 
@@ -9,18 +9,18 @@ use crate::cassandra::NAME;
 use crate::cassandra::level::Level;
 use crate::operation::Error;
 
-/// What klad says of an atomic batch that the cluster finds too large.
+/// The error text for an atomic batch that the cluster rejects as too large.
 const LARGE_BATCHES: &str = "atomic batches above batch_size_fail_threshold of cassandra.yaml: send smaller batches, or \
                              leave out atomic";
 
 /// Why a request failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Too few copies are reachable. A part of the request may have been executed before.
+    /// Too few copies are reachable. A part of the request may already have been executed.
     Unavailable { answered: u32, asked: u32 },
-    /// The request was executed, and too few copies answered in time.
+    /// The request was executed, but too few copies answered in time.
     TooFewAnswers { answered: u32, asked: u32 },
-    /// The request was sent, and nothing came back.
+    /// The request was sent, but no answer came.
     NoAnswer { asked: u32 },
     /// The request may have been executed.
     Unknown(String),
@@ -31,7 +31,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// Reads the driver's error about a request at this level.
+    /// Converts the driver's error about a request at `level`.
     pub(super) fn of(error: &ExecutionError, level: Level) -> Failure {
         let asked = u32::from(level.acks);
         let count = |number: i32| u32::try_from(number).unwrap_or(0);
@@ -44,7 +44,7 @@ impl Failure {
                 DbError::Unavailable { required, alive, .. } => {
                     Failure::Unavailable { answered: count(*alive), asked: count(*required) }
                 }
-                // A read also times out if enough copies answered and none of them with the row.
+                // A read also times out if enough copies answered, but none of them with the row itself.
                 DbError::ReadTimeout { received, required, .. } => {
                     Failure::TooFewAnswers { answered: count(*received), asked: count(*required) }
                 }
@@ -96,12 +96,12 @@ impl Failure {
         }
     }
 
-    /// Whether the node that got the request no longer works on it. Its copies may still do.
+    /// Whether the node that received the request no longer works on it. The copies may still execute the request.
     pub(super) fn coordinator_has_ended(&self) -> bool {
         matches!(self, Failure::TooFewAnswers { .. })
     }
 
-    /// Whether a serial read could tell no more: the request had no effect, or too few copies are reachable.
+    /// Whether a serial read would tell nothing new, because the request had no effect or too few copies are reachable.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Failure::Unavailable { .. } | Failure::Rejected(_) | Failure::BatchTooLarge)
     }

@@ -1,10 +1,11 @@
-//! From the copies that a request asks for to a consistency level of CQL, and the number of copies that this is.
+//! Converts the consistency that a request asks for to a CQL consistency level and the number of copies that must
+//! answer.
 
 use scylla::statement::Consistency as Cql;
 
 use crate::operation::Consistency;
 
-/// The copies of each key, and the levels that the options ask for.
+/// The number of copies of each key, and the consistency that klad's options set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Levels {
     /// The number of copies in all data centres.
@@ -13,11 +14,11 @@ pub(super) struct Levels {
     pub(super) local_copies: u8,
     /// The level of requests that ask for none.
     pub(super) default: Consistency,
-    /// Whether conditional writes agree within the data centre of this klad only.
+    /// Whether conditional writes need agreement only within the data centre of this klad.
     pub(super) local_serial: bool,
 }
 
-/// A level, and the number of copies that must answer.
+/// A CQL consistency level, and the number of copies that must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Level {
     pub(super) cql: Cql,
@@ -33,8 +34,9 @@ impl Levels {
         }
     }
 
-    /// The level of a write, or of a step of a scan. CQL has no serial level for them: a serial read sees what a majority
-    /// has acknowledged. At `serial`, klad makes each write conditional.
+    /// The level of a write, or of a step of a scan. CQL has no serial level for writes and scans. A majority is enough
+    /// for `serial`, because a serial read sees what a majority has acknowledged. At `serial`, klad also makes each
+    /// write conditional.
     pub(super) fn of_write(self, asked: Consistency) -> Level {
         match self.or_default(asked) {
             Consistency::Serial if self.local_serial => self.of(Consistency::LocalQuorum),
@@ -43,22 +45,23 @@ impl Levels {
         }
     }
 
-    /// The level of the reads and of the commit of a conditional write: what is asked, but at least a majority of the
-    /// copies that agree on it. With less, the next write would not see it.
+    /// The level of the reads and of the commit of a conditional write. It is the level that the request asks for, but
+    /// at least a majority of the copies that agree on the write. With fewer copies, the next write would not see this
+    /// one.
     pub(super) fn of_conditional_write(self, asked: Consistency) -> Level {
         let majority = self.of_write(Consistency::Serial);
         let asked = self.of_write(asked);
         if asked.acks > majority.acks { asked } else { majority }
     }
 
-    /// The level of a read that ends the conditional writes in progress.
+    /// The level of a serial read, which ends the conditional writes in progress.
     pub(super) fn serial(self) -> Level {
         let (cql, copies) =
             if self.local_serial { (Cql::LocalSerial, self.local_copies) } else { (Cql::Serial, self.copies) };
         Level { cql, acks: majority(copies) }
     }
 
-    /// Whether a request asks that it is in one order with all conditional writes.
+    /// Whether a request asks to be in one order with all conditional writes.
     pub(super) fn is_serial(self, asked: Consistency) -> bool {
         self.or_default(asked) == Consistency::Serial
     }
@@ -73,13 +76,13 @@ impl Levels {
             Consistency::LocalQuorum => (Cql::LocalQuorum, majority(self.local_copies)),
             Consistency::All => (Cql::All, self.copies),
             Consistency::Acks(acks) => return self.of_acks(acks),
-            // A default that is itself the default means the usual level.
+            // If the default is itself `Default`, it means a quorum.
             Consistency::Quorum | Consistency::Serial | Consistency::Default => (Cql::Quorum, majority(self.copies)),
         };
         Level { cql, acks }
     }
 
-    /// The weakest level that waits for so many copies. CQL has none for every number.
+    /// The weakest level that waits for at least `acks` copies. CQL does not have a level for every number.
     fn of_acks(self, acks: u8) -> Level {
         let level = |cql, acks| Level { cql, acks };
         match acks {

@@ -6,8 +6,8 @@
 //!                          read, write, conditional, scan          ◀─ Reply::complete
 //! ```
 //!
-//! No call blocks. One thread runs the driver and all operations; the admission of `execution` bounds their number. Only
-//! this directory names the driver's crate. Made by `main`, called by `execution`.
+//! No call blocks. One thread runs the driver and all operations; the admission of `execution` bounds the number of
+//! operations. Only the code in this directory uses the driver's crate. Made by `main`, called by `execution`.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -55,7 +55,7 @@ const AT_ONCE: usize = 32;
 pub struct CassandraEngine {
     cluster: Arc<Cluster>,
     runtime: Handle,
-    /// Ends the thread.
+    /// Tells the thread to end.
     stop: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
 }
@@ -68,7 +68,7 @@ struct Cluster {
     versions: Versions,
     levels: Levels,
     buckets: u32,
-    /// Conditional writes of each bucket take turns.
+    /// One for each bucket: conditional writes of a bucket run one after the other.
     queues: Vec<Semaphore>,
     counters: Counters,
     traffic: Arc<Traffic>,
@@ -101,10 +101,10 @@ pub fn init(contact: &Contact, replication: &[Replication], buckets: u32) -> Res
     })
 }
 
-/// Reads the nodes of the cluster and what the keyspace is.
+/// Reads the nodes of the cluster and the properties of the keyspace.
 ///
 /// # Errors
-/// [`OpenError`]; the second one is about the keyspace.
+/// [`OpenError`] if klad cannot connect. The inner [`OpenError`] says that the keyspace cannot be read.
 pub fn status(contact: &Contact) -> Result<(Vec<Node>, Result<Keyspace, OpenError>), OpenError> {
     runtime()?.block_on(async {
         let session = schema::connect(contact).await?;
@@ -165,7 +165,8 @@ impl Cluster {
         }
     }
 
-    /// Checks that klad has a connection to at least `asked` nodes. Fewer cannot answer for any key.
+    /// Checks that klad has a connection to at least `asked` nodes. With fewer nodes, klad cannot get enough answers
+    /// for any key.
     fn reaches(&self, asked: u8) -> Result<(), Error> {
         let state = self.session.get_cluster_state();
         let connected = state.get_nodes_info().iter().filter(|node| node.is_connected());
@@ -201,7 +202,7 @@ impl Engine for CassandraEngine {
         Durability::Replicated(self.cluster.levels.of_write(Consistency::Default).acks)
     }
 
-    /// Always unknown: other klads may have written the key.
+    /// Always `None` (unknown), because other klads may have written the key.
     fn read_cached(&self, _key: &[u8]) -> Option<crate::Result> {
         None
     }
@@ -211,7 +212,8 @@ impl Engine for CassandraEngine {
         self.runtime.spawn(async move { reply.complete(cluster.execute(operation, &reply).await) });
     }
 
-    /// Only a klad without any node rejects writes: the level of a write and the nodes of its key are not known here.
+    /// Rejects writes only if klad has no connection to any node. More cannot be checked here, because the level and
+    /// the key of the write are not known.
     fn writable(&self, _change: ChangeKind) -> Result<(), Error> {
         self.cluster.reaches(1)
     }

@@ -1,4 +1,4 @@
-//! What `main` tells the engine: how to reach the cluster, and what to ask of it.
+//! The options that `main` gives the engine: how to reach the cluster, and the consistency to ask for.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use crate::operation::Consistency;
 /// How to reach the cluster.
 #[derive(Clone)]
 pub struct Contact {
-    /// Nodes to ask for the others, `host:port` each.
+    /// The nodes, as `host:port`, that klad asks for the addresses of all nodes.
     pub(super) points: Vec<String>,
     /// The data centre whose nodes are asked first.
     pub(super) local_datacenter: Option<String>,
-    /// The keyspace, a name that is safe in CQL.
+    /// The keyspace, a name that CQL takes without quotes.
     pub(super) keyspace: String,
     /// User name and password.
     pub(super) user: Option<(String, String)>,
     pub(super) tls: Option<TlsContext>,
-    /// The time for one request.
+    /// The timeout of one request.
     pub(super) timeout: Duration,
 }
 
-/// Without the password.
+/// Leaves out the password.
 impl fmt::Debug for Contact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Contact")
@@ -34,7 +34,7 @@ impl fmt::Debug for Contact {
 }
 
 impl Contact {
-    /// `points` are nodes as `host` or `host:port`, at least one.
+    /// Makes a contact. `points` has at least one node, as `host` or `host:port`.
     ///
     /// # Errors
     /// The keyspace's name is no plain CQL name.
@@ -70,12 +70,12 @@ impl Contact {
 #[error("{0} is no name of a keyspace: use up to 48 small letters, digits and _, beginning with a letter")]
 pub struct BadName(pub String);
 
-/// What to ask of the cluster.
+/// The consistency that klad asks the cluster for.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
-    /// The copies that must answer requests that do not say it.
+    /// The consistency of requests that do not name one.
     pub consistency: Consistency,
-    /// Whether conditional writes need a majority of the local data centre only.
+    /// Whether conditional writes need only a majority of the copies in the local data centre.
     pub local_serial: bool,
 }
 
@@ -86,7 +86,7 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
-/// Appends CQL's usual port unless there is one.
+/// Appends CQL's usual port unless `point` has a port.
 fn with_port(point: &str) -> String {
     let has_port = match point.rsplit_once(':') {
         Some((host, port)) => !port.is_empty() && (!host.contains(':') || host.ends_with(']')),

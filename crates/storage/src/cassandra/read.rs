@@ -16,13 +16,14 @@ use crate::operation::{ChangeError, ChangeResult, Error, Outcome, Value};
 use crate::plan::Current;
 use klad_base::clock;
 
-/// The bytes of values that one atomic batch reads at most, beyond small ones.
+/// The maximum size of all values that one atomic batch reads, bytes. Values whose payload is in the column `head` do
+/// not count.
 const READ_TOGETHER_BYTES_MAX: usize = 20 << 20;
 
-/// What klad says of a batch that reads more.
+/// The error text for an atomic batch that reads more than [`READ_TOGETHER_BYTES_MAX`].
 const LARGE_READS: &str = "atomic batches that read more than 20 MiB: read fewer values, or leave out atomic";
 
-/// What the cluster has of a key.
+/// The row of a key in the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub(super) head: Head,
@@ -33,7 +34,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// The value. Its payload is missing if `value` was not read, and the payload is there.
+    /// The value. The payload is missing if it is in the column `value` and that column was not read.
     fn value(&self) -> Result<Value, Error> {
         match &self.beside {
             Some(beside) => self.head.value_with(beside),
@@ -41,7 +42,7 @@ impl Stored {
         }
     }
 
-    /// The value as a plan sees it.
+    /// The value in the form that a plan needs.
     pub(super) fn current(&self) -> Result<Current, Error> {
         Ok(Current { version: self.head.version, value: self.value()?, bytes: self.head.bytes() })
     }
@@ -65,7 +66,7 @@ impl Cluster {
             Columns::All => first::<(Option<Bytes>, Option<Bytes>, Option<i64>)>(result)?,
             Columns::Head => first::<(Option<Bytes>, Option<i64>)>(result)?.map(|(head, time)| (head, None, time)),
         };
-        // A row without a head has expired in part.
+        // A row without a head has partly expired, and counts as absent.
         let Some((Some(head), beside, time)) = found else { return Ok(None) };
         Ok(Some(Stored { head: Head::decode(head)?, beside, written_us: time.unwrap_or(0) }))
     }
@@ -83,8 +84,8 @@ impl Cluster {
         Ok(Outcome::Found { version: stored.head.version, value: stored.value()? })
     }
 
-    /// Reads many keys. Of those that do not fit into `bytes_left`, the answer says only that. Large values are read one
-    /// after the other, once their length is known.
+    /// Reads many keys. For a value that does not fit into `bytes_left`, the answer has only [`ChangeError::NoRoom`].
+    /// Large values are read one after the other, because their length must be known first.
     pub(super) async fn get_many(&self, keys: Vec<Bytes>, mut bytes_left: usize, level: Level) -> crate::Result {
         let mut results = Vec::with_capacity(keys.len());
         let read = async |key: Bytes| {
@@ -122,7 +123,7 @@ impl Cluster {
             let stored = self.read(&key, columns, level).await?;
             Ok::<_, Error>(stored.map(|stored| (key, stored)))
         };
-        // Of several keys the heads first, which say how large the values are.
+        // If there are several keys, klad reads the heads first, which say how large the values are.
         let several = keys.len() > 1;
         let column = |columns: Columns| if several { Columns::Head } else { columns };
         let first: Vec<_> = keys.iter().map(|(key, columns)| (key.clone(), column(*columns))).collect();
@@ -159,7 +160,7 @@ where
     rows.maybe_first_row::<R>().map_err(unreadable)
 }
 
-/// The error for an answer that has not the columns of klad's tables.
+/// The error for an answer that klad cannot decode.
 pub(super) fn unreadable(error: impl std::fmt::Display) -> Error {
     Error::Unreadable { why: error.to_string() }
 }

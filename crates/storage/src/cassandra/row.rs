@@ -21,7 +21,7 @@ use crate::operation::{Attributes, Error, Value, Version};
 pub(super) const PAYLOAD_IN_HEAD_MAX: usize = 512;
 
 /// The number of earlier versions that a row keeps. They let a klad decide whether its conditional write with an
-/// unknown outcome took effect, if others have overwritten the value since.
+/// unknown outcome took effect, even if others have overwritten the value since.
 pub(super) const EARLIER_MAX: usize = 15;
 
 const BESIDE: u8 = 1 << 7;
@@ -30,7 +30,7 @@ const EARLIER: u8 = 0x0F;
 /// A decoded head.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
-    /// All of its bytes.
+    /// All bytes of the head.
     pub(super) raw: Bytes,
     pub(super) version: Version,
     pub(super) attributes: Option<Box<Attributes>>,
@@ -40,7 +40,7 @@ pub(super) struct Head {
 #[derive(Clone, Debug)]
 enum Payload {
     Here(Bytes),
-    /// In `value`, with this length.
+    /// In the column `value`, with this length in bytes.
     Beside(usize),
 }
 
@@ -85,7 +85,7 @@ impl Head {
         self.payload_bytes() + self.attributes.as_ref().map_or(0, |own| own.metadata.len())
     }
 
-    /// The value, unless its payload is in the other column.
+    /// The value; `None` if its payload is in the column `value`.
     pub(super) fn value(&self) -> Option<Value> {
         match &self.payload {
             Payload::Here(payload) => Some(Value { payload: payload.clone(), attributes: self.attributes.clone() }),
@@ -98,7 +98,7 @@ impl Head {
         Value { payload: Bytes::new(), attributes: self.attributes.clone() }
     }
 
-    /// The value with the payload that the other column has.
+    /// The value. If the head does not have the payload, the payload comes from `beside`, the column `value`.
     pub(super) fn value_with(&self, beside: &Bytes) -> Result<Value, Error> {
         if let Some(value) = self.value() {
             return Ok(value);

@@ -1,9 +1,9 @@
-//! Scans: one lane for each bucket, merged in key order.
+//! Scans. A scan has a lane for each bucket, which reads the bucket's rows, and merges the lanes in key order.
 //!
-//! A lane reads the heads of its bucket in pages of growing size. All lanes that run low read at the same time. What a
-//! step has read and not returned stays in the lanes, which the page hands to the next step as its snapshot: so each
-//! row is read about once, and a lane without further rows is not asked again. A step shows what each bucket had when
-//! its page was read; it is no snapshot of one moment.
+//! A lane reads the heads of its bucket in pages of growing size. All lanes that run low read at the same time. The
+//! rows that a step has read but not returned stay in the lanes. The page passes the lanes to the next step in its
+//! `snapshot`, so klad reads each row about once and does not read a finished bucket again. A step shows what each
+//! bucket had when klad read the bucket's page, not the state of one moment.
 //!
 //! A head has a bounded size. The payloads that are not in heads are read afterwards, for the entries of the page only.
 
@@ -24,31 +24,32 @@ use crate::operation::{Entry, Error, Outcome, Page, ScanStep, Snapshot, View};
 use klad_base::clock;
 use klad_base::sync::Mutex;
 
-/// The number of heads that the lanes of one scan hold at most, or four of each bucket if that is more. A head has a
-/// payload of up to 512 bytes, and all metadata. Lanes with large heads read fewer.
+/// The maximum number of heads (see `row`) that the lanes of one scan hold. With more than 512 buckets, the maximum is
+/// four heads for each bucket. A head has a payload of up to 512 bytes, and all metadata. Lanes with large heads read
+/// fewer.
 const ROWS_AHEAD_MAX: usize = 2_048;
 
-/// The number of heads that the first read of a lane asks for, at least and at most.
+/// The minimum and the maximum number of heads that the first read of a lane asks for.
 const FIRST_ROWS: (usize, usize) = (4, 64);
 
-/// A page of a lane is not followed by a larger one if it had more bytes than this.
+/// If a page of a lane has more bytes than this, the next read of the lane asks for half as many rows.
 const LANE_BYTES_MAX: usize = 64 << 10;
 
 /// The rows of a scan that were read ahead.
 struct Ahead {
     lanes: Vec<Lane>,
-    /// The bounds of what is left, of which the lanes know all rows that they hold.
+    /// The range that is left is `from..end`. The lanes have left out no row of it.
     from: Bytes,
     end: Option<Bytes>,
     reverse: bool,
 }
 
-/// One bucket.
+/// The rows of one bucket that were read ahead.
 struct Lane {
     bucket: i32,
     /// In the order of the scan.
     rows: VecDeque<(Bytes, Head)>,
-    /// The last key that was read, also if its row was returned since.
+    /// The last key that was read, even if its row has been returned since.
     last: Option<Bytes>,
     /// Whether the bucket may have more rows.
     more: bool,
@@ -56,7 +57,7 @@ struct Lane {
     limit: usize,
 }
 
-/// What is kept between two steps.
+/// The rows that are kept between two steps.
 struct Kept(Mutex<Option<Ahead>>);
 
 impl Ahead {
@@ -73,7 +74,7 @@ impl Ahead {
         }
     }
 
-    /// Narrows it to the range of `step`. `None`: it does not know all of that range.
+    /// Narrows the rows to the range of `step`. Returns `None` if they do not cover all of that range.
     fn narrowed(mut self, step: &ScanStep) -> Option<Ahead> {
         let within = if step.reverse {
             let ends_sooner = |end: &Bytes| step.end.as_ref().is_some_and(|own| own <= end);
@@ -96,7 +97,8 @@ impl Ahead {
         Some(self)
     }
 
-    /// The lanes to read before the next row is known: none, or all that run low.
+    /// The lanes to read before the next row is known. If a lane is empty, these are all lanes that run low; otherwise
+    /// none.
     fn low(&self) -> Vec<usize> {
         if !self.lanes.iter().any(|lane| lane.more && lane.rows.is_empty()) {
             return Vec::new();
@@ -105,7 +107,7 @@ impl Ahead {
         (0..self.lanes.len()).filter(|index| low(&self.lanes[*index])).collect()
     }
 
-    /// The range that a lane has not read: behind the last row that it has read.
+    /// The range of a lane that klad has not read yet. It is behind the last row that klad has read.
     fn unread(&self, lane: &Lane) -> (Bytes, Option<Bytes>) {
         let (from, end) = (self.from.clone(), self.end.clone());
         match &lane.last {
@@ -115,7 +117,7 @@ impl Ahead {
         }
     }
 
-    /// Adds what a lane has read. A row without a head has expired in part, and counts as absent.
+    /// Adds the rows that klad has read for a lane. A row without a head has expired in part, and counts as absent.
     fn add(&mut self, index: usize, rows: Vec<(Bytes, Option<Head>)>) {
         let active = self.lanes.iter().filter(|lane| lane.more).count();
         let lane = &mut self.lanes[index];
@@ -131,7 +133,7 @@ impl Ahead {
         lane.rows.extend(rows.into_iter().filter_map(|(key, head)| Some((key, head?))));
     }
 
-    /// The lane with the next row. Every lane has a row, or none is left in its bucket.
+    /// The lane with the next row. Each lane must have a row, unless its bucket has no more rows.
     fn next(&self) -> Option<usize> {
         let front = |index: &usize| self.lanes[*index].rows.front().map(|(key, _)| key);
         let with_rows = (0..self.lanes.len()).filter(|index| front(index).is_some());
@@ -156,10 +158,10 @@ struct Building<'s> {
     expired: u64,
 }
 
-/// What a step does after a row.
+/// What a step does after it has looked at a row.
 enum Then {
     Go,
-    /// The page ends; the scan continues at this row, or behind it.
+    /// The page ends. The scan continues at this row; with `StopBehind`, behind it.
     StopAt(Bytes),
     StopBehind(Bytes),
     TooLarge(usize),
@@ -167,15 +169,15 @@ enum Then {
 
 /// What a step needs next.
 enum Progress {
-    /// More rows of these lanes.
+    /// The step needs more rows of these lanes.
     Read(Vec<usize>),
-    /// Nothing: its page is complete, and the scan goes on at this bound.
+    /// The page is complete. The scan continues at this bound; `None` if no rows are left.
     Ends(Option<Bytes>),
-    /// A larger limit: the first entry alone has so many bytes.
+    /// The step needs a larger limit, because the first entry alone has so many bytes.
     TooLarge(usize),
 }
 
-/// Moves rows from the lanes to the page for as long as the next row is known.
+/// Moves rows from the lanes to the page as long as the next row is known.
 fn advance(ahead: &mut Ahead, building: &mut Building<'_>, now_ms: u64) -> Progress {
     loop {
         let low = ahead.low();
@@ -204,14 +206,15 @@ impl Building<'_> {
         key.len() + if self.step.keys_only { head.bytes() - head.payload_bytes() } else { head.bytes() }
     }
 
-    /// Looks at the next row. It is taken unless the page ends at it.
+    /// Adds the next row to the page, unless the row has expired or the page ends before it.
     fn offer(&mut self, key: &Bytes, head: &Head, now_ms: u64) -> Then {
         if head.expired(now_ms) {
             self.expired += 1;
             let enough = self.expired > REMOVED_PER_ATTEMPT_MAX;
             return if enough { Then::StopBehind(key.clone()) } else { Then::Go };
         }
-        // Only now, so that a page that is full at the end of the range says that nothing is left.
+        // Checked only when there is one more row, so that a page that is full at the end of the range says that
+        // nothing is left.
         if self.entries.len() == self.step.entries_max {
             return Then::StopAt(key.clone());
         }
@@ -226,7 +229,7 @@ impl Building<'_> {
 }
 
 impl Cluster {
-    /// Does one step.
+    /// Executes one step of a scan.
     pub(super) async fn scan(&self, step: ScanStep) -> crate::Result {
         assert!(step.entries_max >= 1, "a step without entries would make no progress");
         let level = self.levels.of_write(step.consistency);
@@ -270,7 +273,7 @@ impl Cluster {
             let (range, limit, bucket) = (ahead.unread(lane), lane.limit, lane.bucket);
             async move { Ok::<_, Error>((index, self.heads(bucket, range, reverse, limit, level).await?)) }
         });
-        // Collected, because `ahead` changes afterwards.
+        // Collected, because the iterator borrows `ahead`, which changes afterwards.
         let reads: Vec<_> = reads.collect();
         let found: Result<Vec<_>, Error> =
             futures_util::stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await;
@@ -326,7 +329,7 @@ impl Cluster {
             if let Some(value) = head.value() {
                 return Ok(Some(Entry { key, version: head.version, value, value_bytes }));
             }
-            // It may have changed since, or be gone.
+            // The row may have changed or disappeared since its head was read.
             let Some(stored) = self.read(&key, Columns::All, level).await? else { return Ok(None) };
             if stored.head.expired(clock::unix_ms()) {
                 return Ok(None);
@@ -341,7 +344,7 @@ impl Cluster {
     }
 }
 
-/// Keeps what was read ahead for the next step.
+/// Keeps the rows that were read ahead, for the next step.
 fn keep(kept: Option<&Arc<Kept>>, ahead: Ahead) {
     if let Some(kept) = kept {
         *kept.0.lock() = Some(ahead);

@@ -29,14 +29,15 @@ const SCHEMA: i64 = 1;
 /// The largest number of buckets. A scan reads all of them.
 pub const BUCKETS_MAX: u32 = 4_096;
 
-/// When a node asks one more copy for a read. Cassandra's default is 2.5 s until it has measured reads of the table, so a
-/// read that asks a copy on a dead node would take as long.
+/// How long a node waits for a copy before it asks one more copy for a read. Cassandra's default is 2.5 s until
+/// Cassandra has measured reads of the table, so a read that asks a copy on a dead node would take 2.5 s.
 const SPECULATIVE_RETRY: &str = "MIN(99p,50ms)";
 
-/// How often a start tries to take a number, if other klads start at the same time.
+/// The maximum number of attempts to take a number at a start, if other klads start at the same time.
 const WRITER_ATTEMPTS: usize = 100;
 
-/// How often a start tries again to take a number after an error. Each attempt may take as long as the cluster's timeout.
+/// The maximum number of errors after which a start tries again to take a number. Each attempt may take as long as the
+/// cluster's timeout.
 const WRITER_FAILURES: usize = 10;
 
 /// Why the keyspace cannot be used or made.
@@ -61,7 +62,7 @@ pub enum OpenError {
     Newer {
         /// The keyspace.
         keyspace: String,
-        /// Its layout.
+        /// The version of the keyspace's layout.
         found: i64,
     },
     /// The keyspace has another number of buckets than init asks for.
@@ -69,7 +70,7 @@ pub enum OpenError {
     OtherBuckets {
         /// The keyspace.
         keyspace: String,
-        /// Its number of buckets.
+        /// The keyspace's number of buckets.
         found: i64,
     },
     /// The data centre has no node.
@@ -77,7 +78,7 @@ pub enum OpenError {
     NoDatacenter {
         /// The given name.
         name: String,
-        /// The names of the others.
+        /// The names of the existing data centres.
         known: String,
     },
     /// A request failed.
@@ -99,7 +100,7 @@ pub struct Replication {
     pub copies: u8,
 }
 
-/// What a keyspace of klad is.
+/// The properties of a keyspace of klad.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
     /// The number of buckets.
@@ -115,17 +116,17 @@ pub struct Keyspace {
 /// A node of the cluster.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Its address for clients.
+    /// The node's address for clients.
     pub address: String,
-    /// Its data centre.
+    /// The node's data centre.
     pub datacenter: String,
-    /// Its rack.
+    /// The node's rack.
     pub rack: String,
-    /// Whether klad has a connection to it.
+    /// Whether klad has a connection to the node.
     pub connected: bool,
 }
 
-/// Connects, with the error that `klad` prints.
+/// Connects to the cluster. The error is the one that `klad` prints.
 pub(super) async fn connect(contact: &Contact) -> Result<Session, OpenError> {
     let session = session::connect(contact).await.map_err(|error: NewSessionError| OpenError::NotConnected {
         points: contact.points.join(", "),
@@ -143,7 +144,7 @@ pub(super) async fn connect(contact: &Contact) -> Result<Session, OpenError> {
     Ok(session)
 }
 
-/// Makes the keyspace and its tables, unless they exist. Two that run at the same time agree.
+/// Makes the keyspace and its tables, unless they exist. Two calls at the same time end with the same keyspace.
 pub(super) async fn init(
     session: &Session,
     keyspace: &str,
@@ -178,7 +179,7 @@ pub(super) async fn init(
     }
 }
 
-/// Reads what the keyspace is.
+/// Reads the properties of the keyspace.
 pub(super) async fn read(session: &Session, keyspace: &str) -> Result<Keyspace, OpenError> {
     let none = || OpenError::NoKeyspace { keyspace: keyspace.to_owned() };
     let replication = replication(session, keyspace).ok_or_else(none)?;
@@ -207,7 +208,7 @@ pub(super) async fn read(session: &Session, keyspace: &str) -> Result<Keyspace, 
     Ok(Keyspace { buckets: buckets.ok_or_else(none)?, schema, writers: number("writers")?, replication })
 }
 
-/// Takes a number for this klad. No other start of the last [`WRITERS`] has it.
+/// Takes a number for this klad. None of the last [`WRITERS`] starts took the same number.
 pub(super) async fn take_writer(session: &Session, keyspace: &str) -> Result<u64, OpenError> {
     let action = "give this klad a number";
     let text = format!("UPDATE {keyspace}.settings SET number = ? WHERE name = 'writers' IF number = ?");
@@ -216,7 +217,8 @@ pub(super) async fn take_writer(session: &Session, keyspace: &str) -> Result<u64
         let next = read(session, keyspace).await?.writers;
         let taken = match session.query_unpaged(once(text.clone()), (next + 1, next)).await {
             Ok(taken) => taken,
-            // Several klads start at the same time. If this one has taken the number, no klad has it.
+            // Several klads start at the same time. If this klad has taken the number all the same, the number stays
+            // unused.
             Err(_) if failures_left > 0 => {
                 failures_left -= 1;
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(0..500))).await;

@@ -1,8 +1,8 @@
 //! The connection to the cluster: the driver's session with klad's settings, and the prepared statements.
 //!
-//! A request waits for one node, its coordinator. So that a frozen node delays a request by 100 ms and not until the
-//! timeout, requests that may run twice are sent to another node after 100 ms, and a connection that does not answer
-//! keepalives is closed. Conditional writes may not run twice: they go to one node, once.
+//! A request waits for one node, its coordinator. A frozen node would delay its requests until the timeout. So the
+//! driver sends a request that may run twice to another node after 100 ms, and closes a connection that does not answer
+//! keepalives. A conditional write may not run twice, so it goes to one node, once.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::cassandra::traffic::{Counting, Traffic};
 /// After this time without an answer, a request that may run twice is also sent to another node.
 const SPECULATION_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The number of further nodes that such a request is sent to.
+/// A request that may run twice is sent to at most this many further nodes.
 const SPECULATIONS_MAX: usize = 2;
 
-/// How often the driver asks each connection for a sign of life, and how long it waits for it.
+/// How often the driver sends a keepalive on each connection, and how long it waits for the answer.
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
 /// The levels that requests may have.
@@ -107,9 +107,9 @@ pub(super) struct Statements {
     pub(super) delete_if: Leveled,
     pub(super) delete_from: Leveled,
     pub(super) delete_between: Leveled,
-    /// Without an end; forward, and backward.
+    /// Scans without an end key: forward, then backward.
     pub(super) scan_from: [Leveled; 2],
-    /// With an end; forward, and backward.
+    /// Scans with an end key: forward, then backward.
     pub(super) scan_between: [Leveled; 2],
 }
 
@@ -129,7 +129,7 @@ impl Statements {
             let at = |level| {
                 let mut statement = statement.clone();
                 statement.set_consistency(level);
-                // A second serial read would disturb the first one.
+                // A serial read runs only once, because a second one would disturb the first.
                 if matches!(level, Cql::Serial | Cql::LocalSerial) {
                     statement.set_is_idempotent(false);
                     statement.set_execution_profile_handle(Some(profiles.once.clone()));

@@ -1,4 +1,5 @@
-//! Counts the requests to each node. The driver calls this for each request, around its own choice of nodes.
+//! Counts the requests to each node. The driver calls [`Counting`] for each request, and `Counting` calls the driver's
+//! own choice of nodes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use crate::observation::{Measure, number};
 use klad_base::metrics::text::Kind;
 use klad_base::sync::Mutex;
 
-/// What was sent to the nodes.
+/// The counts of what was sent to the nodes.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     /// Requests, each counted once.
@@ -54,7 +55,7 @@ impl LoadBalancingPolicy for Counting {
         self.inner.pick(request, cluster)
     }
 
-    /// Called only when a request goes to a second node: after an error, or because the first one is slow.
+    /// Called only when a request goes to a second node, after an error or because the first node is slow.
     fn fallback<'a>(&'a self, request: &'a RoutingInfo<'_>, cluster: &'a ClusterState) -> FallbackPlan<'a> {
         self.traffic.second_nodes.fetch_add(1, Ordering::Relaxed);
         self.inner.fallback(request, cluster)
@@ -81,7 +82,7 @@ impl LoadBalancingPolicy for Counting {
     }
 }
 
-/// The index in [`KINDS`].
+/// The index of `error` in [`KINDS`].
 fn kind(error: &RequestAttemptError) -> usize {
     match error {
         RequestAttemptError::DbError(DbError::Unavailable { .. }, _) => 0,
@@ -106,7 +107,7 @@ impl Traffic {
         own.time += latency;
     }
 
-    /// The metrics now. Nodes that left the cluster are forgotten.
+    /// The current metrics. Removes the counts of nodes that left the cluster.
     pub(super) fn measures(&self, session: &Session) -> Vec<Measure> {
         let state = session.get_cluster_state();
         let known: BTreeMap<SocketAddr, bool> = state

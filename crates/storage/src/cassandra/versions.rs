@@ -18,13 +18,14 @@ const EPOCH_US: u64 = 1_577_836_800_000_000;
 /// Bits of a version that hold the time.
 const TIME_BITS: u32 = 51;
 
-/// The number of klads that versions tell apart. The next start takes the number of the first again.
+/// The number of klads that versions can tell apart. After so many starts, the numbers begin again at the first.
 pub(super) const WRITERS: u64 = 1 << (u64::BITS - TIME_BITS);
 
-/// The difference between the clocks of klads and nodes that klad allows for.
+/// The largest difference between the clocks of klads and nodes that klad allows for.
 pub(super) const CLOCK_SKEW: Duration = Duration::from_millis(10);
 
-/// If a value is from this far in the future, a clock is wrong, and klad rejects writes that must replace it.
+/// If the timestamp of a value is further in the future than this, a clock is wrong, and klad rejects writes that must
+/// replace the value.
 pub(super) const CLOCK_ERROR: Duration = Duration::from_secs(1);
 
 /// Gives out timestamps, each greater than all before.
@@ -34,16 +35,16 @@ pub(super) struct Versions {
 }
 
 impl Versions {
-    /// Makes the versions of the klad with this number.
+    /// Makes the versions of the klad with the number `writer`.
     pub(super) fn new(writer: u64) -> Versions {
         Versions { writer: writer % WRITERS, last_us: AtomicU64::new(0) }
     }
 
-    /// Reserves `count` versions, at least one, with timestamps after `after_us`. They are consecutive. Returns the
-    /// first.
+    /// Reserves `count` consecutive versions, at least one, with timestamps after `after_us`. Returns the first.
     ///
     /// # Errors
-    /// `after_us` is more than [`CLOCK_ERROR`] ahead. Otherwise one wrong clock would move those of all klads.
+    /// `after_us` is more than [`CLOCK_ERROR`] in the future. Without this limit, one wrong clock would move the
+    /// timestamps of all klads.
     pub(super) fn reserve_after(&self, count: usize, after_us: i64) -> Result<Version, Error> {
         let after_us = u64::try_from(after_us).unwrap_or(0);
         let ahead_us = after_us.saturating_sub(now_us());
@@ -53,7 +54,7 @@ impl Versions {
         Ok(self.reserve_from(count, after_us + 1))
     }
 
-    /// Reserves `count` versions, at least one. They are consecutive. Returns the first.
+    /// Reserves `count` consecutive versions, at least one. Returns the first.
     pub(super) fn reserve(&self, count: usize) -> Version {
         self.reserve_from(count, 0)
     }

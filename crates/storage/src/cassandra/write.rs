@@ -7,8 +7,9 @@
 //!                                                                    └▶ conditional (see `conditional`)
 //! ```
 //!
-//! A unit that needs the state only to answer whether a value existed is stored plainly, unless its level is `serial`.
-//! A plain write may be sent twice without harm, because its timestamp makes both the same write.
+//! A unit that needs the state only to answer whether a value existed is stored as a plain write, unless its level is
+//! `serial`. A plain write may be sent twice without harm, because both requests have the same timestamp and so are the
+//! same write.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,45 +34,46 @@ use crate::plan::{Current, Plan};
 use crate::{Pending, Reply};
 use klad_base::clock;
 
-/// What klad says of an atomic batch whose keys are in several buckets.
+/// The error text for an atomic batch whose keys are in several buckets.
 const SEVERAL_BUCKETS: &str = "atomic batches over several directories: use keys that share everything up to their last \
                                /, or leave out atomic";
 
 /// The largest payload, bytes. Cassandra takes requests below 16 MiB.
 const PAYLOAD_BYTES_MAX: usize = 15 << 20;
 
-/// What klad says of a larger one.
+/// The error text for a payload above [`PAYLOAD_BYTES_MAX`].
 const LARGE_VALUES: &str = "values above 15 MiB, which Cassandra does not take in one request";
 
-/// How long Cassandra keeps an expired row beyond its time, seconds. The clocks of its nodes may be ahead by as much.
+/// How long Cassandra keeps a row after its expiry, seconds. The clocks of Cassandra's nodes may be ahead by this time.
 const TTL_MARGIN_S: u64 = 10;
 
-/// Cassandra's longest time to live: 20 years, seconds. klad itself hides rows that live longer when they expire.
+/// Cassandra's longest time to live: 20 years, seconds. Cassandra does not remove rows that live longer; klad hides
+/// them when they expire.
 const TTL_S_MAX: u64 = 20 * 365 * 24 * 60 * 60;
 
 /// The last expiry that every Cassandra can store: early on 18 January 2038, seconds since 1970.
 const EXPIRY_S_MAX: u64 = 2_147_400_000;
 
-/// The bytes of plain changes that klad sends as one request. Cassandra logs a warning above 5 KiB
+/// The maximum size of the plain changes that klad sends as one request, bytes. Cassandra logs a warning above 5 KiB
 /// (`batch_size_warn_threshold`), and rejects requests above 50 KiB.
 const TOGETHER_BYTES_MAX: usize = 4 << 10;
 
-/// What a row takes in a request beyond its key and value, bytes.
+/// The bytes that a row takes in a request in addition to its key and value.
 const ROW_BYTES: usize = 64;
 
-/// The numbers of items, and their changes, which are done together.
+/// Changes that are executed together, with the index of each change in its batch.
 type Unit = (Vec<usize>, Vec<Change>);
 
-/// What one write makes of a key.
+/// What one write stores for a key.
 pub(super) struct Stores {
     pub(super) key: Bytes,
     pub(super) version: Version,
-    /// `None` removes it.
+    /// `None` removes the key.
     pub(super) value: Option<Value>,
 }
 
 impl Cluster {
-    /// Does a write.
+    /// Executes a write.
     pub(super) async fn write(&self, mut write: Write, reply: &Arc<dyn Reply>) -> crate::Result {
         let too_large =
             |change: &Change| matches!(&change.effect, Effect::Put(value) if value.payload.len() > PAYLOAD_BYTES_MAX);
@@ -93,7 +95,8 @@ impl Cluster {
         self.each_key(write, changes, reply).await
     }
 
-    /// Does the changes of each key in their order, and the keys side by side. `write` has everything but the changes.
+    /// Executes the changes of each key in their order, and several keys at the same time. `write` is the write without
+    /// its changes.
     async fn each_key(&self, write: Write, changes: Vec<Change>, reply: &Arc<dyn Reply>) -> crate::Result {
         let count = changes.len();
         let level = self.levels.of_write(write.consistency);
@@ -112,7 +115,7 @@ impl Cluster {
         let run = |(indexes, changes): Unit| {
             let (unit, failed) = (Write { changes, ..write.clone() }, &failed);
             async move {
-                // The answer to the batch will be an error.
+                // The batch ends with an error, so klad does not start this unit.
                 if failed.load(Ordering::Relaxed) {
                     return (indexes, None);
                 }
@@ -140,7 +143,7 @@ impl Cluster {
             }
         }
         if let Some((item, error)) = failure {
-            // Clients take every error but this one for a write without effect.
+            // Clients treat a write with any other error as a write without effect.
             return Err(if done {
                 Error::Undetermined { why: format!("item {item} failed, others took effect: {error}") }
             } else {
@@ -156,11 +159,11 @@ impl Cluster {
         Ok(Outcome::Written { version, durability: Durability::Replicated(level.acks), results })
     }
 
-    /// Joins the units of a bucket that need not know its state, because one request for several rows of a partition
-    /// costs Cassandra much less than one for each.
+    /// Joins the units of a bucket that do not depend on stored state, because one request for several rows of a
+    /// partition costs Cassandra much less than one request for each row.
     fn together(&self, units: Vec<Unit>) -> Vec<Unit> {
         let mut joined: Vec<Unit> = Vec::new();
-        // For each bucket, the unit that takes more, and its bytes.
+        // For each bucket: the index of the unit that can take more changes, and the bytes of this unit.
         let mut open: HashMap<i32, (usize, usize)> = HashMap::new();
         for (indexes, changes) in units {
             let bytes: usize = changes.iter().map(|change| change.bytes() + ROW_BYTES).sum();
@@ -181,11 +184,12 @@ impl Cluster {
         joined
     }
 
-    /// Does the changes of one key, or of several keys of one bucket at once.
+    /// Executes the changes of one key, or of several keys of one bucket at once.
     async fn unit(&self, write: Write, reply: &Arc<dyn Reply>) -> crate::Result {
         let pending = [Pending { write, reply: reply.clone() }];
         let write = &pending[0].write;
-        // At the level `serial` every write is conditional on the state that it has read, so that all have one order.
+        // At the level `serial` every write is conditional on the state that it has read, so that all writes have one
+        // order.
         if self.levels.is_serial(write.consistency) || write.changes.iter().any(is_conditional) {
             return self.conditional(&pending).await;
         }
@@ -200,12 +204,13 @@ impl Cluster {
         let level = self.levels.of_write(write.consistency);
         let last_us = stores.iter().map(|own| timestamp_us(own.version)).max().unwrap_or(0);
         self.store(stores, level).await?;
-        // Otherwise it would hide what another klad writes next.
+        // Without this wait, the write could hide the next write of another klad, because the timestamp of this write
+        // may be in the future.
         wait_until(u64::try_from(last_us).unwrap_or(0)).await;
         Ok(replicated(outcome, level))
     }
 
-    /// Stores what a plain write makes of its keys.
+    /// Stores the changes of a plain write.
     async fn store(&self, stores: Vec<Stores>, level: Level) -> Result<(), Error> {
         let failed = |error| {
             let error = Failure::of(&error, level).into_write_error();
@@ -232,7 +237,7 @@ impl Cluster {
         stored.map(|_| ()).map_err(failed)
     }
 
-    /// Makes one statement of several changes of a bucket. Cassandra applies it at once.
+    /// Makes one statement of several changes of a bucket. Cassandra applies all of them at once.
     fn plain_batch(&self, stores: Vec<Stores>, level: Level, now_ms: u64) -> (Batch, Vec<Vec<Option<CqlValue>>>) {
         let mut batch = Batch::new(BatchType::Unlogged);
         batch.set_is_idempotent(true);
@@ -256,9 +261,9 @@ impl Cluster {
         (batch, values)
     }
 
-    /// Removes all keys of a range, bucket by bucket and not at once. Its timestamp is ahead by [`CLOCK_SKEW`], to remove
-    /// what klads with clocks ahead have written. It ends after twice that time, so that it hides no later write of a klad
-    /// whose clock is behind.
+    /// Removes all keys of a range. The buckets have separate requests, so the removal is not atomic. The timestamp of
+    /// the removal is ahead by [`CLOCK_SKEW`], so that it also removes what klads with clocks ahead have written. The
+    /// call ends after twice that time, so that the removal hides no later write of a klad whose clock is behind.
     pub(super) async fn remove_range(&self, removal: RangeRemoval) -> crate::Result {
         let level = self.levels.of_write(removal.consistency);
         let version = self.versions.reserve(1);
@@ -299,7 +304,7 @@ impl Cluster {
     }
 }
 
-/// Waits until the clock shows this time, microseconds since 1970.
+/// Waits until the clock shows `time_us`, microseconds since 1970.
 async fn wait_until(time_us: u64) {
     let left_us = time_us.saturating_sub(now_us());
     if left_us > 0 {
@@ -307,7 +312,7 @@ async fn wait_until(time_us: u64) {
     }
 }
 
-/// How much is unknown after an error: of several, the answer tells the one with the most.
+/// Ranks an error by how much is unknown after it. Of several errors, the answer has the one with the highest rank.
 fn unknown(error: &Error) -> u8 {
     match error {
         Error::Undetermined { .. } => 2,
@@ -316,8 +321,8 @@ fn unknown(error: &Error) -> u8 {
     }
 }
 
-/// Whether a change must find the state that it was decided on. A removal of a present value need not: if others
-/// change the value meanwhile, it removes what they have stored before.
+/// Whether a change may be stored only if its key still has the state that klad has read. A removal with the condition
+/// that a value is present does not need this, because the removal also removes what others have stored meanwhile.
 pub(super) fn is_conditional(change: &Change) -> bool {
     match (&change.effect, change.condition) {
         (Effect::Add { .. } | Effect::Expire(_), _) => true,
@@ -347,7 +352,8 @@ pub(super) fn columns(change: &Change) -> Columns {
     }
 }
 
-/// Decides what a write stores, and what it answers if that succeeds. Of several changes of a key, the last is stored.
+/// Decides what a write stores, and its outcome if storing succeeds. Of several changes of a key, only the last is
+/// stored.
 pub(super) fn plan(
     pending: &[Pending; 1],
     first: Version,
@@ -395,7 +401,7 @@ fn results_of(outcome: Outcome, count: usize) -> Vec<ChangeResult> {
     }
 }
 
-/// A read that fits into the bytes that are left, or its failure.
+/// Returns `result`, or a failure if `result` is a read whose value does not fit into `bytes_left`.
 fn limited(result: ChangeResult, bytes_left: &mut usize) -> ChangeResult {
     let ChangeResult::Read(Some((_, value))) = &result else { return result };
     match bytes_left.checked_sub(value.bytes()) {
@@ -407,7 +413,7 @@ fn limited(result: ChangeResult, bytes_left: &mut usize) -> ChangeResult {
     }
 }
 
-/// After how many seconds Cassandra itself removes a value; 0: never.
+/// The number of seconds after which Cassandra itself removes a value; 0 means never.
 pub(super) fn ttl_s(value: &Value, now_ms: u64) -> i32 {
     let Some(expiry) = value.expires_at_ms() else { return 0 };
     let ttl_s = expiry.get().saturating_sub(now_ms).div_ceil(1_000) + TTL_MARGIN_S;
@@ -417,7 +423,7 @@ pub(super) fn ttl_s(value: &Value, now_ms: u64) -> i32 {
     i32::try_from(ttl_s).expect("at most 20 years")
 }
 
-/// Bytes as a value of a batch.
+/// Converts bytes to a value of a CQL batch.
 pub(super) fn blob(bytes: &[u8]) -> CqlValue {
     CqlValue::Blob(bytes.to_vec())
 }

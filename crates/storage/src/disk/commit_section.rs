@@ -1,5 +1,5 @@
-//! Shared parts of the engines' commit sections: entering one, and completing the replies of a batch. Called by the
-//! engines on disk.
+//! Shared parts of the engines' commit sections: entering a section, and completing the replies of a batch. Called by
+//! the engines on disk.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use klad_base::sync::{Mutex, MutexGuard};
 
 /// A batch that the commit section has written.
 pub(crate) struct CommittedBatch {
-    /// What each write answers.
+    /// The plan, which has the outcome of each write.
     pub(crate) plan: Plan,
     /// The time at which the batch was written.
     pub(crate) now: Instant,
@@ -21,7 +21,7 @@ pub(crate) struct CommittedBatch {
     pub(crate) perf: Option<Perf>,
 }
 
-/// Enters a commit section. Also returns how long it waited for another thread in it.
+/// Enters a commit section. Also returns how long the call waited for another thread to leave the section.
 pub(crate) fn enter<S>(section: &Mutex<S>) -> (MutexGuard<'_, S>, Duration) {
     if let Some(guard) = section.try_lock() {
         return (guard, Duration::ZERO);

@@ -67,7 +67,7 @@ pub enum Error {
     InUse {
         /// The directory.
         path: PathBuf,
-        /// Its process id, as `LOCK` contains it.
+        /// The id of the other process, as `LOCK` contains it.
         process: String,
     },
     /// The path is not a directory.
@@ -117,7 +117,7 @@ pub enum Error {
         path: PathBuf,
         /// The engine in the manifest.
         found: String,
-        /// The engine that should open it.
+        /// The engine that was asked to open the directory.
         asked: String,
     },
     /// The manifest cannot be parsed.
@@ -134,7 +134,7 @@ impl DataDirectory {
     /// Locks `path` for this process and `engine`. Creates the data directory if `path` is missing or empty.
     ///
     /// # Errors
-    /// [`Error`]. A directory that is not klad's is unchanged then.
+    /// [`Error`]. After an error, a directory of another program is unchanged.
     pub fn open(path: &Path, engine: &str) -> Result<DataDirectory, Error> {
         create_durably(path)?;
         let manifest_path = path.join(MANIFEST);
@@ -153,7 +153,8 @@ impl DataDirectory {
             Err(cause) => return Err(Error::io("read", &manifest_path, cause)),
         };
         let directory = DataDirectory::new(path, engine, manifest, lock)?;
-        // From now on it may contain data that no other directory contains, so klad must not remove it as a checkpoint.
+        // From now on the directory may contain data that no other directory contains, so klad must not remove it as a
+        // checkpoint.
         unmark_checkpoint(path)?;
         Ok(directory)
     }
@@ -162,7 +163,7 @@ impl DataDirectory {
     /// `LOCK`. A directory on a read-only file system is accepted too.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Missing`] if there is no data directory.
+    /// [`Error`]. It is [`Error::Missing`] if there is no data directory.
     pub fn open_existing(path: &Path, engine: &str) -> Result<DataDirectory, Error> {
         let (manifest_path, text) = read_manifest(path)?;
         let lock = match take_lock(path) {
@@ -192,7 +193,7 @@ impl DataDirectory {
             Ok(found) if (found.dev(), found.ino()) == (held.dev(), held.ino()) => {}
             Ok(_) => return Err(gone("replaced by another one")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(gone("moved or deleted")),
-            // Another error does not prove that the directory is gone.
+            // Any other error does not prove that the directory is gone.
             Err(_) => return Ok(()),
         }
         match fs::metadata(inner.path.join(MANIFEST)) {
@@ -202,7 +203,7 @@ impl DataDirectory {
     }
 
     /// Makes the existing directory `target` a data directory of the same engine. All versions below `end` count as
-    /// reserved in it. It is durable on return.
+    /// reserved in `target`. The change is durable on return.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -294,13 +295,13 @@ impl Manifest {
 /// The name of the engine that wrote the data directory `path`. Does not lock the directory.
 ///
 /// # Errors
-/// [`Error`]; [`Error::Missing`] if there is no data directory.
+/// [`Error`]. It is [`Error::Missing`] if there is no data directory.
 pub fn engine_of(path: &Path) -> Result<String, Error> {
     let (manifest_path, text) = read_manifest(path)?;
     Manifest::parse(&text, &manifest_path).map(|manifest| manifest.engine)
 }
 
-/// Reads the manifest of `path`. Returns its path, too.
+/// Reads the manifest of the data directory `path`. Returns the path of the manifest and its text.
 fn read_manifest(path: &Path) -> Result<(PathBuf, String), Error> {
     let manifest_path = path.join(MANIFEST);
     match fs::read_to_string(&manifest_path) {
@@ -336,7 +337,7 @@ pub(crate) fn create_durably(path: &Path) -> Result<(), Error> {
         create_durably(parent)?;
     }
     match fs::create_dir(path) {
-        // Another klad created it meanwhile: two may have the same directory of checkpoints.
+        // Another klad has created the directory meanwhile: two klads may have the same directory of checkpoints.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
         made => made.map_err(|cause| Error::io("create", path, cause))?,
     }
@@ -394,12 +395,12 @@ fn take_lock(directory: &Path) -> Result<File, Error> {
 }
 
 /// As `take_lock`, but writes nothing, for a directory that this process cannot write to. The lock still excludes a
-/// process that can write to it.
+/// process that can write to the directory.
 fn take_lock_read_only(directory: &Path) -> Result<File, Error> {
     let path = directory.join(LOCK);
     match File::open(&path) {
         Ok(mut file) => lock_file(&mut file, directory).map(|()| file),
-        // Without a lock file, klad has never served the directory. It locks the directory itself instead.
+        // There is no lock file if klad has never served the directory. klad then locks the directory itself.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             File::open(directory).map_err(|cause| Error::io("open", directory, cause))
         }

@@ -1,10 +1,10 @@
 //! Decides whether an engine on disk takes writes.
 //!
-//! A failed log write or sync closes the gate until the next start. klad does not retry it: the kernel may have
-//! dropped the dirty pages, so a retry could succeed without the data. A stall or a full disk closes the gate only
-//! while it lasts.
+//! A failed log write or sync closes the gate until the next start. klad does not retry the write or sync, because the
+//! kernel may have dropped the dirty pages, so a retry could succeed without the data. A stall or a full disk closes
+//! the gate only as long as it lasts.
 //!
-//! Requests call the checks, so they never wait. Only [`WriteGate::update_free_space`] and
+//! Requests call the checks, so the checks never wait. Only [`WriteGate::update_free_space`] and
 //! [`WriteGate::check_directory`] may wait. Called by the engines on disk.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,14 +22,14 @@ pub(crate) struct WriteGate {
     stopped: RwLock<Option<String>>,
     /// Whether `stopped` has a reason; requests read this flag without the lock.
     is_stopped: AtomicBool,
-    /// The engine takes no writes until its flushes or compactions catch up.
+    /// Whether the engine takes no writes until its flushes or compactions catch up.
     stalled: AtomicBool,
     /// The free disk space at the last check; `u64::MAX` before the first.
     free_bytes: AtomicU64,
     reserve_bytes: AtomicU64,
 }
 
-/// The engine's part of [`WriteGate::measures`].
+/// The figures that an engine adds to [`WriteGate::measures`].
 pub(crate) struct WriteProgress {
     /// The number of writes that are in the log and not synced.
     pub(crate) unsynced: u64,
@@ -64,7 +64,7 @@ impl WriteGate {
         Err(Error::WritesStopped { why })
     }
 
-    /// Closes the gate until the next start. If it is closed already, the first reason stays.
+    /// Closes the gate until the next start. If the gate is closed already, the first reason stays.
     pub(crate) fn stop(&self, why: &str) {
         let mut stopped = self.stopped.write();
         if stopped.is_none() {
@@ -89,7 +89,7 @@ impl WriteGate {
         if self.stalled.load(Ordering::Relaxed) { Err(Error::Stalled) } else { Ok(()) }
     }
 
-    /// Checks the free disk space.
+    /// Checks that enough disk space is free for `change`.
     pub(crate) fn check_space(&self, change: ChangeKind) -> Result<(), Error> {
         let free_bytes = self.free_bytes.load(Ordering::Relaxed);
         // Removals free disk space in the end, so they may use the upper half of the reserve.
@@ -103,7 +103,7 @@ impl WriteGate {
     /// All checks together, for [`Engine::writable`](crate::Engine::writable).
     pub(crate) fn check(&self, change: ChangeKind) -> Result<(), Error> {
         self.check_stopped()?;
-        // Before stalls: these end by themselves.
+        // This check comes before the check for stalls, because stalls end by themselves.
         self.check_space(change)?;
         self.check_stalled()
     }

@@ -1,15 +1,15 @@
-//! The high-water mark: how far the log is known to be synced, stored outside the log. A start that recovers less than
-//! the mark says has found a damaged log, and is refused.
+//! The high-water mark: how far the log is known to be synced, stored outside the log. If a start recovers fewer writes
+//! than the mark says, the log is damaged, and the start fails.
 //!
-//! RocksDB's recovery reads the log up to the first incomplete record and ends there without an error. It cannot
-//! distinguish an end that a power cut tore from a byte that went bad in the middle. The mark can: a sound log
-//! contains everything that was synced. fjall's recovery has the same gap.
+//! RocksDB's recovery reads the log up to the first incomplete record and ends there without an error. RocksDB cannot
+//! distinguish a record that a power cut left incomplete from a damaged byte in the middle. The mark can, because an
+//! undamaged log contains everything that was synced. fjall's recovery has the same gap.
 //!
-//! The mark is a number of a write: RocksDB's sequence number, or with fjall klad's version.
+//! The mark is the number of a write: with RocksDB its sequence number, with fjall klad's version.
 //!
 //! The file is overwritten in place and never synced, so it costs one page of the kernel's page cache. After a power
-//! cut the file may contain an older mark. An older mark is still true; it only requires less. Called by the engines
-//! on disk.
+//! cut the file may contain an older mark. An older mark is still true, but the check then covers fewer writes. Called
+//! by the engines on disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -67,7 +67,8 @@ pub fn read(directory: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Writes the mark `sequence` into `directory`, a copy that contains all writes up to it. Durable on return.
+/// Writes the mark `sequence` into `directory`, a copy of the data that contains all writes up to `sequence`. The mark
+/// is durable on return.
 ///
 /// # Errors
 /// The kernel's error.
@@ -128,8 +129,8 @@ impl HighWater {
     }
 }
 
-/// The contents of the file. They have the same length for every number, so they can be overwritten in place. The
-/// number occurs twice, so that a partial overwrite is detected.
+/// The contents of the file. They have the same length for every number, so that klad can overwrite the file in place.
+/// The number occurs twice, so that a partial overwrite is detected.
 fn line(sequence: u64) -> String {
     format!("synced_until = {sequence:020} {sequence:020}\n")
 }

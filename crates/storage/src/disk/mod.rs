@@ -1,7 +1,7 @@
 //! Code that the engines on disk share: the data directory, versions, the record format, the write gate, and the mark
 //! of how far the log is synced.
 //!
-//! Knows no engine. Called by `rocksdb` and `fjall`.
+//! This code is the same for all engines. Called by `rocksdb` and `fjall`.
 
 pub mod directory;
 pub mod high_water;

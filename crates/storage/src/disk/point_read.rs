@@ -57,7 +57,7 @@ impl ReadMany {
         ReadMany { results: Vec::new(), bytes_left: bytes_max }
     }
 
-    /// Adds the stored record of the next key, if there is one.
+    /// Adds the result for the next key: its stored record, or `None` if it has none.
     pub(crate) fn add(&mut self, stored: Option<&[u8]>) -> std::result::Result<(), Error> {
         let record = stored.map(Record::decode).transpose()?;
         let Some(record) = record.filter(|record| !record.expired(clock::unix_ms)) else {

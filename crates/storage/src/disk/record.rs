@@ -11,8 +11,8 @@
 //!   the rest      payload
 //! ```
 //!
-//! A record of another format or with an unknown flag is rejected: a newer klad wrote it, or it is damaged. Called by
-//! the engines on disk.
+//! klad rejects a record of another format or with an unknown flag, because a newer klad wrote it or it is damaged.
+//! Called by the engines on disk.
 
 #![cfg_attr(
     not(any(feature = "fjall", feature = "rocksdb")),
@@ -29,7 +29,7 @@ use crate::plan::Current;
 /// The format byte that this klad writes, and the only one that it reads.
 pub const FORMAT: u8 = 1;
 
-/// The most bytes before the metadata.
+/// The maximum number of bytes before the metadata.
 pub(crate) const HEAD_BYTES: usize = 2 + 3 * 8 + 4;
 
 const FLAG_EXPIRY: u8 = 1 << 0;
@@ -39,11 +39,11 @@ const FLAG_MODIFIED: u8 = 1 << 2;
 /// A decoded record that borrows the stored bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// The version of the write that stored it.
+    /// The version of the write that stored the record.
     pub version: Version,
     /// The time from which on the record counts as absent, milliseconds since 1970.
     pub expires_at_ms: Option<NonZeroU64>,
-    /// The time of the change that stored it, milliseconds since 1970.
+    /// The time of the change that stored the record, milliseconds since 1970.
     pub modified_ms: Option<NonZeroU64>,
     /// Content type and user metadata, encoded by the layer that uses them. Empty means none.
     pub metadata: &'a [u8],
@@ -156,7 +156,7 @@ impl<'a> Record<'a> {
         Value { payload: Bytes::copy_from_slice(self.payload), attributes: self.attributes() }
     }
 
-    /// The value as a plan sees it, without its payload if the value has more than `bytes_max` bytes.
+    /// The value in the form that a plan needs, without its payload if the value has more than `bytes_max` bytes.
     pub(crate) fn current(&self, bytes_max: usize) -> Current {
         let bytes = self.payload.len() + self.metadata.len();
         let whole = bytes <= bytes_max;
@@ -171,8 +171,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Whether `stored` is a record that has expired at `now_ms`. Compactions ask this of every entry and keep what cannot
-/// be decoded, so that a read can report it.
+/// Whether `stored` is a record that has expired at `now_ms`. Compactions call this for every entry. They keep an entry
+/// that cannot be decoded, so that a read can report it.
 pub(crate) fn is_expired(stored: &[u8], now_ms: impl FnOnce() -> u64) -> bool {
     stored.get(1).is_some_and(|flags| flags & FLAG_EXPIRY != 0)
         && Record::decode(stored).is_ok_and(|record| record.expired(now_ms))

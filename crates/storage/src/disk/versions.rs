@@ -1,16 +1,16 @@
 //! Gives out versions from blocks that are reserved on disk.
 //!
-//! klad never gives out a version twice, even if a crash of the machine lost unsynced writes. Before it uses the first
-//! version of a block, it writes the end of the block to `KLAD` and syncs it. After a start it continues at that end.
-//! The unused rest of a block is skipped; 2^64 versions are enough for that.
+//! klad never gives out a version twice, even if a crash of the machine lost unsynced writes. Before klad uses the
+//! first version of a block, it writes the end of the block to the file `KLAD` and syncs the file. After a start, klad
+//! continues at that end and skips the unused rest of the block; 2^64 versions are enough for that.
 //!
 //! Called by the engines on disk.
 
 use crate::disk::directory::{self, DataDirectory};
 use klad_base::sync::Mutex;
 
-/// The number of versions in one block. At 1,000,000 writes per second a block lasts 16 seconds. The next block is
-/// reserved when half of it is left.
+/// The number of versions in one block. At 1,000,000 writes per second a block lasts 16 seconds. klad reserves the next
+/// block when half of the current block is left.
 const BLOCK: u64 = 1 << 24;
 
 /// The versions of one data directory.
@@ -78,7 +78,8 @@ impl Versions {
         if reserved_until == next || reserved_until - next > BLOCK / 2 {
             return Ok(());
         }
-        // It waits for the disk without holding the lock. If a `take` reserves a block meanwhile, the larger end wins.
+        // `reserve` waits for the disk while the lock is free. If a `take` reserves a block meanwhile, the larger end
+        // counts.
         let end = self.reserve(reserved_until)?;
         let mut state = self.state.lock();
         state.reserved_until = state.reserved_until.max(end);

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A batch is one start, its items, and one end. All numbers are little-endian. fjall creates a journal with 64 MiB of
-//! zeros, so zeros after the last batch are a sound end; a start removes them. A kill may leave an incomplete batch,
+//! zeros, so zeros after the last batch are a valid end; a start removes them. A kill may leave an incomplete batch,
 //! and a power cut may leave any bytes, but only after the last sync and only in the last journal: fjall syncs a
 //! journal before it starts the next. Source: fjall 3.1.13, `src/journal/entry.rs`. Called by `fjall::open`.
 
@@ -36,7 +36,7 @@ const EXTENSION: &str = ".jnl";
 pub(super) struct JournalScan {
     /// The number of journals.
     pub(super) journals: usize,
-    /// The mark in the last complete batch.
+    /// The mark in the last complete batch (see [`scan`]).
     pub(super) last_mark: Option<u64>,
     /// The first defect that a crash cannot cause.
     pub(super) defect: Option<JournalDefect>,
@@ -52,11 +52,11 @@ pub(super) enum JournalDefect {
         /// The number of the missing journal.
         number: u64,
     },
-    /// A journal before the last one, which was therefore synced, does not end in a complete batch.
+    /// A journal before the last one does not end in a complete batch, although fjall has synced that journal.
     Broken {
         /// The journal.
         journal: PathBuf,
-        /// The end of its last complete batch in bytes.
+        /// The position at which the last complete batch of the journal ends, bytes.
         position: u64,
     },
 }
@@ -65,7 +65,7 @@ pub(super) enum JournalDefect {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TornTail {
     pub(super) journal: PathBuf,
-    /// The end of the last complete batch in bytes.
+    /// The position at which the last complete batch ends, bytes.
     pub(super) position: u64,
 }
 
@@ -81,7 +81,7 @@ impl TornTail {
 /// The result of reading one journal.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct JournalFileScan {
-    /// The end of the last complete batch in bytes.
+    /// The position at which the last complete batch ends, bytes.
     end: u64,
     last_mark: Option<u64>,
     last_sequence: Option<u64>,
@@ -127,8 +127,8 @@ fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(journals)
 }
 
-/// Reads one journal. The checksum does not cover sequence numbers, but each must be greater than the one before,
-/// beginning with `last`.
+/// Reads one journal. The checksum does not cover sequence numbers. So this function checks that each number is greater
+/// than the one before, and that the first is greater than `last`.
 fn scan_file(journal: &Path, mark_key: &[u8], last: Option<u64>) -> io::Result<JournalFileScan> {
     let mut reader = BufReader::with_capacity(64 << 10, File::open(journal)?);
     let mut scan = JournalFileScan { last_sequence: last, ..JournalFileScan::default() };
@@ -196,7 +196,7 @@ impl<R: Read> Batch<R> {
         Ok(complete.then_some(sequence))
     }
 
-    /// Reads an item after its tag. Returns whether it is valid.
+    /// Reads an item after its tag. Returns whether the item is valid.
     fn item(&mut self, mark_key: &[u8]) -> io::Result<bool> {
         let [_kind, _compression] = self.hash()?;
         let _keyspace: [u8; 8] = self.hash()?;

@@ -1,16 +1,16 @@
 //! The engine on fjall, an LSM tree in Rust. Only the files in this directory use fjall's crate.
 //!
 //! Writes go through the commit section, as with RocksDB: one thread at a time, one batch, one journal write, and one
-//! sync if any write of the batch asks for it. fjall inserts the batch into the memtable only after both, so no read
-//! sees a write whose sync has not succeeded. All reads use a snapshot, so the writes of a batch become visible
-//! together. After a failed journal write or sync the engine takes no writes until the next start.
+//! sync if any write of the batch asks for it. fjall inserts the batch into the memtable only after the journal write
+//! and the sync, so no read sees a write whose sync has not succeeded. All reads use a snapshot, so the writes of a
+//! batch become visible together. After a failed journal write or sync the engine takes no writes until the next start.
 //!
 //! ```text
 //!   stored key: 1 │ the client's key          value: a record (record.rs)
 //!               0                             the version of the last write, in every batch
 //! ```
 //!
-//! The entry under the key 0 tells a start which write is the last that was recovered. It also keeps fjall's sequence
+//! The entry under the key 0 tells a start which write is the last recovered one. The entry also keeps fjall's sequence
 //! numbers growing if all other entries of the last batch are removals. Made by `main`, called by `execution`.
 
 mod journal;
@@ -66,18 +66,19 @@ const CLIENT_KEYS_END: &[u8] = &[CLIENT_KEY_PREFIX + 1];
 /// The key of the entry with the version of the last write.
 pub(super) const MARK_KEY: &[u8] = &[0];
 
-/// fjall's charge to the memtable for each entry beyond the bytes of key and value (lsm-tree 3.1.10,
+/// The bytes that fjall counts in the memtable for each entry in addition to its key and value (lsm-tree 3.1.10,
 /// `src/memtable/mod.rs`: two slices of 24 bytes, sequence number and kind).
 const ENTRY_OVERHEAD_BYTES: u64 = 64;
 
 /// The interval at which a waiting writer checks whether fjall's threads have caught up.
 const CATCH_UP_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The time after which klad rejects other writes with 503 while a writer waits. It is long compared with the flush of
-/// a memtable of at most 8 MiB.
+/// The time after which klad rejects other writes with 503 while a writer waits. This time is long compared with the
+/// flush of a memtable of at most 8 MiB.
 const CATCH_UP_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// The number of keys that one removal of a range may remove: its batch is in memory as a whole.
+/// The maximum number of keys that one removal of a range may remove. It is limited because memory holds the whole
+/// batch.
 const RANGE_REMOVAL_KEYS_MAX: usize = 100_000;
 
 /// The number of keys that a removal of a range reads at a time.
@@ -94,14 +95,15 @@ pub struct Options {
     pub background_threads: usize,
     /// The free disk space in bytes below which writes are rejected.
     pub disk_reserve_bytes: u64,
-    /// The compression of tables. It takes effect only in a new directory. The configuration excludes ZSTD.
+    /// The compression of tables. This option takes effect only in a new directory. The configuration excludes ZSTD.
     pub compression: Compression,
     /// The maximum number of open files, 32 to [`ENGINE_FILES_MAX`].
     pub open_files_max: u64,
 }
 
 impl Default for Options {
-    /// For commands and tests: a small cache, one thread, LZ4. fjall may fill the disk.
+    /// The options for commands and tests: a small cache, one thread, LZ4, and no disk reserve, so fjall may fill the
+    /// disk.
     fn default() -> Options {
         Options {
             cache_bytes: OFFLINE_CACHE_BYTES,
@@ -158,7 +160,7 @@ impl FjallEngine {
             versions: Versions::new(directory),
             gate: WriteGate::new(options.disk_reserve_bytes),
             written: AtomicU64::new(last_version),
-            // The process before may have been killed before it synced its last writes.
+            // The previous process may have been killed before it synced its last writes.
             unsynced: AtomicBool::new(last_version > high_water.synced()),
             waits_since: Mutex::new(None),
             high_water,
@@ -177,8 +179,8 @@ impl FjallEngine {
             || self.keyspace.l0_table_count() >= LEVEL_0_TABLES_MAX
     }
 
-    /// Waits until fjall's threads have caught up. Without this, fjall itself would wait, and for ever if its threads
-    /// fail.
+    /// Waits until fjall's threads have caught up. Without this wait, fjall itself would wait, and would wait for ever
+    /// if its threads fail.
     fn wait_until_caught_up(&self, section: &CommitSection) -> std::result::Result<(), Error> {
         if !self.is_behind() {
             return Ok(());
@@ -207,7 +209,7 @@ impl FjallEngine {
     }
 
     /// Closes the gate if one of fjall's threads has failed. Such a thread ends, and fjall takes no more writes, but
-    /// fjall reports it only as the error of a later call.
+    /// fjall reports the failure only as the error of a later call.
     fn check_background_threads(&self) {
         if let Err(error) = self.db.persist(PersistMode::Buffer) {
             self.gate.stop(&message(&error));
@@ -220,7 +222,8 @@ impl FjallEngine {
         self.write_in(&mut section, writes, waited)
     }
 
-    /// Writes one batch. The caller is in the commit section, for which it has `waited`.
+    /// Writes one batch. The caller is in the commit section. `waited` is the time that the caller has waited for the
+    /// section.
     fn write_in(
         &self,
         section: &mut CommitSection,
@@ -243,8 +246,8 @@ impl FjallEngine {
         let sync = plan.needs_sync();
         let (batch, bytes) = self.batch(plan.stores(writes), last);
         let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
-        // fjall writes the journal, syncs it and fills the memtable in one call. With a sync, all of it counts as the
-        // sync's time.
+        // fjall writes the journal, syncs it and fills the memtable in one call. With a sync, the whole call counts as
+        // the sync's time.
         let began = sync.then(clock::now);
         match batch.durability(Some(mode)).commit() {
             Ok(()) => {}
@@ -267,11 +270,12 @@ impl FjallEngine {
             // The sync covers the whole journal up to this write. The mark is raised before any reply.
             self.high_water.advance(last);
         } else {
-            // Set after the write: a sync that began before the write may not cover it, so another must follow.
+            // This is set after the write: a sync that began before the write may not cover the write, so another sync
+            // must follow.
             self.unsynced.store(true, Ordering::Release);
         }
         self.seal_if_full(section, bytes);
-        // A sync of earlier writes may have failed meanwhile. After that no write is acknowledged.
+        // A sync of earlier writes may have failed meanwhile. After such a failure klad acknowledges no write.
         self.gate.check_stopped().map_err(|error| self.gate.undetermined(error.to_string()))?;
         let shared_by = u32::try_from(writes.len()).unwrap_or(u32::MAX);
         let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
@@ -280,7 +284,8 @@ impl FjallEngine {
     }
 
     /// Builds the batch, and computes its size in the memtable. If several changes have the same key, the batch
-    /// contains only the last: fjall gives all entries of a batch the same sequence number, and could not order them.
+    /// contains only the last one, because fjall gives all entries of a batch the same sequence number and could not
+    /// order them.
     fn batch<'p>(&self, stores: impl Iterator<Item = Store<'p>>, last: u64) -> (fjall::OwnedWriteBatch, u64) {
         let mut batch = self.db.batch();
         let mut bytes = 0;
@@ -310,15 +315,16 @@ impl FjallEngine {
         (batch, bytes)
     }
 
-    /// Adds a batch of `bytes` to the memtable's size, and seals the memtable if it is full. fjall's threads then
-    /// write it to a table.
+    /// Adds a batch of `bytes` to the memtable's size, and seals the memtable if it is full. fjall's threads then write
+    /// a sealed memtable to a table.
     fn seal_if_full(&self, section: &mut CommitSection, bytes: u64) {
         section.memtable_bytes += bytes;
         if section.memtable_bytes < self.memtable_bytes_max {
             return;
         }
         section.memtable_bytes = 0;
-        // An error concerns only journals that are no longer needed. fjall tries again with the next memtable.
+        // An error means only that journals which are no longer needed remain. fjall tries again with the next
+        // memtable.
         if let Err(error) = self.keyspace.rotate_memtable() {
             tracing::warn!(why = message(&error), "fjall cannot remove old journals; it tries again later");
         }
@@ -333,7 +339,7 @@ impl FjallEngine {
         read.result
     }
 
-    /// Reads many keys of one state.
+    /// Reads many keys in one snapshot.
     fn read_many(&self, keys: &[Bytes], bytes_max: usize) -> Result {
         let (snapshot, mut reads) = (self.db.snapshot(), ReadMany::new(bytes_max));
         for key in keys {
@@ -353,7 +359,7 @@ impl FjallEngine {
             end: removal.end.clone(),
             reverse: false,
             keys_only: true,
-            // The metadata of a page is in memory, too.
+            // The number of entries is limited because the page also holds the metadata of its entries in memory.
             entries_max: RANGE_REMOVAL_STEP_KEYS_MAX,
             bytes_max: usize::MAX,
             view: View::Latest,
@@ -403,7 +409,7 @@ impl FjallEngine {
 
     fn update_observation(&self) {
         let (version_last, version_reserved) = self.versions.last_and_reserved();
-        // Read in this order, so that the difference is not negative.
+        // `synced` is read first, so that the difference is not negative.
         let synced = self.high_water.synced();
         let unsynced = self.written.load(Ordering::Acquire).saturating_sub(synced);
         let measures = self.gate.measures(&WriteProgress { unsynced, version_last, version_reserved });
@@ -424,8 +430,8 @@ impl Reply for NoReply {
     fn complete(&self, _: Result) {}
 }
 
-/// Fills `page` with `entries` in their order. The step ends early if it has passed many expired entries. fjall passes
-/// removed entries by itself, and neither counts nor bounds them.
+/// Fills `page` with `entries` in their order. The step ends early if it has passed many expired entries. fjall itself
+/// skips removed entries; it neither counts nor limits them.
 fn fill(
     mut page: PageBuilder,
     entries: impl Iterator<Item = fjall::Guard>,
@@ -478,7 +484,7 @@ impl Engine for FjallEngine {
         }
     }
 
-    /// Always unknown: fjall has no read that fails instead of waiting for the disk.
+    /// Always `None` (unknown), because fjall has no read that fails instead of waiting for the disk.
     fn read_cached(&self, _key: &[u8]) -> Option<Result> {
         None
     }
@@ -510,7 +516,7 @@ impl Engine for FjallEngine {
         self.gate.check(change)
     }
 
-    /// Only logs a warning: the capacity of fjall's cache cannot be changed.
+    /// Only logs a warning, because the capacity of fjall's cache cannot be changed.
     fn set_cache_bytes(&self, bytes: u64) {
         if bytes != self.cache_bytes {
             tracing::warn!(
@@ -568,7 +574,8 @@ impl LocalDisk for FjallEngine {
         if let Err(error) = self.versions.reserve_ahead() {
             tracing::warn!(%error, "cannot reserve versions ahead of time; klad tries again");
         }
-        // A thread in the commit section notices failed threads itself, and may be waiting for a sync now.
+        // If a thread is in the commit section, klad does not wait for it here: that thread may be waiting for a sync,
+        // and notices failed threads itself.
         if let Some(_section) = self.section.try_lock() {
             self.check_background_threads();
         }

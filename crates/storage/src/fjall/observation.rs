@@ -1,5 +1,5 @@
-//! fjall's metrics as an [`Observation`]. It leaves out the size of the journals, because reading it takes the
-//! journal's lock, which fjall holds during a sync. Called by `fjall`.
+//! fjall's metrics as an [`Observation`]. The observation leaves out the size of the journals, because reading the size
+//! takes the journal's lock, which fjall holds during a sync. Called by `fjall`.
 
 use std::sync::Arc;
 

@@ -85,7 +85,7 @@ fn is_damage(cause: &io::Error) -> bool {
     matches!(cause.kind(), NotFound | UnexpectedEof | InvalidData)
 }
 
-/// Opens the database for writing, and the high-water mark after a comparison with the recovered writes.
+/// Opens the database for writing. Then compares the high-water mark with the recovered writes, and opens the mark.
 pub(super) fn open(directory: &DataDirectory, options: &Options) -> Result<Opened, OpenError> {
     let data = directory.path();
     let files = directory.subdirectory(FILES)?;
@@ -115,8 +115,8 @@ pub(super) fn open(directory: &DataDirectory, options: &Options) -> Result<Opene
     Ok(Opened { db, keyspace, high_water, last_version })
 }
 
-/// Checks that all files exist whose absence fjall would not notice, and that the journals contain all synced writes.
-/// Changes nothing.
+/// Checks that the journals contain all synced writes, and that no file is missing whose absence fjall would not
+/// notice. Changes nothing.
 fn check(data: &Path, files: &Path, scan: &JournalScan) -> Result<(), OpenError> {
     let damaged = |why: String| Err(OpenError::Damaged { path: files.to_owned(), why });
     let mut needed = vec![PathBuf::from("version"), Path::new("keyspaces").join(META_KEYSPACE).join("current")];
@@ -141,7 +141,7 @@ fn check(data: &Path, files: &Path, scan: &JournalScan) -> Result<(), OpenError>
     }
     // If a torn journal has no complete batch, only fjall could tell whether the tables contain all synced writes, and
     // fjall would truncate the journal first. klad rejects this state for safety, although a power cut soon after the
-    // start of a new journal leaves it too.
+    // start of a new journal leaves this state too.
     let synced = high_water::read(data).ok().flatten().unwrap_or(0);
     let recovered = scan.last_mark.or(scan.torn_tail.is_some().then_some(0));
     if let Some(recovered) = recovered.filter(|recovered| *recovered < synced) {
@@ -176,7 +176,8 @@ fn truncate_torn_tail(scan: &JournalScan) -> io::Result<()> {
 }
 
 /// Deletes the files of an interrupted first start, because fjall cannot open them. klad has not given out a version
-/// yet, so they should contain no writes. If they do, deletes nothing and returns [`OpenError::Damaged`].
+/// yet, so the files should contain no writes. If they do, the function deletes nothing and returns
+/// [`OpenError::Damaged`].
 fn clear_interrupted_start(files: &Path, scan: &JournalScan) -> Result<(), OpenError> {
     let tables = keyspaces(files).unwrap_or_default().into_iter().any(|keyspace| {
         let tables = fs::read_dir(files.join(keyspace).join("tables"));
@@ -189,7 +190,7 @@ fn clear_interrupted_start(files: &Path, scan: &JournalScan) -> Result<(), OpenE
     let clear = || {
         fs::remove_dir_all(files)?;
         fs::create_dir(files)?;
-        // klad syncs the parent directory with the new name; fjall syncs the contents.
+        // klad syncs the parent directory, which has the new name; fjall syncs the contents.
         File::open(files.parent().unwrap_or(files))?.sync_all()
     };
     clear().map_err(|cause: io::Error| OpenError::Fjall { path: files.to_owned(), why: cause.to_string() })

@@ -1,8 +1,8 @@
-//! fjall's options, each with its reason. The default source is fjall 3.1.13, `src/builder.rs` and
-//! `src/keyspace/options.rs`. Called by `fjall::open`.
+//! fjall's options, each with its reason. Unless a comment names another source, the source is fjall 3.1.13,
+//! `src/builder.rs` and `src/keyspace/options.rs`. Called by `fjall::open`.
 //!
-//! fjall stores the options of a keyspace in the data when it creates the keyspace, and never changes them: another
-//! `--compression` has no effect on an existing directory. No option that depends on `--memory` may therefore be a
+//! fjall stores the options of a keyspace in the data when it creates the keyspace, and never changes them. So another
+//! `--compression` has no effect on an existing directory, and an option that depends on `--memory` must not be a
 //! keyspace option.
 
 use std::path::Path;
@@ -19,21 +19,21 @@ use crate::disk::record;
 use crate::fjall::{MARK_KEY, Options};
 use klad_base::clock;
 
-/// The number of memtables: the active one, and the full ones that wait for their flush.
+/// The maximum number of memtables: the active one, and the full ones that wait for their flush.
 pub(super) const MEMTABLES: u64 = 1 + MEMTABLES_SEALED_MAX as u64;
 
-/// The number of full memtables at which klad delays writes. fjall itself would delay them at four, in a loop that
-/// never ends if its threads have failed (`src/keyspace/mod.rs`, `local_backpressure`).
+/// The number of full memtables at which klad delays writes. fjall itself would delay writes at four, in a loop that
+/// never ends if fjall's threads have failed (`src/keyspace/mod.rs`, `local_backpressure`).
 pub(super) const MEMTABLES_SEALED_MAX: usize = 3;
 
-/// The number of tables on level 0 at which klad delays writes. fjall itself would delay them at thirty.
+/// The number of tables on level 0 at which klad delays writes. fjall itself would delay writes at thirty.
 pub(super) const LEVEL_0_TABLES_MAX: usize = 24;
 
 /// The minimum number of threads. With fewer, no memtable would be flushed during a compaction.
 const THREADS_MIN: usize = 2;
 
-/// The total size of the journals at which fjall flushes the memtables that still need the oldest one. It bounds what a
-/// start has to read. It is the smallest value that fjall accepts.
+/// The total size of the journals at which fjall flushes the memtables that still need the oldest journal. This size
+/// bounds what a start has to read. 64 MiB is the smallest value that fjall accepts.
 const JOURNALS_BYTES: u64 = 64 << 20;
 
 /// The options of the database.
@@ -62,7 +62,7 @@ pub(super) fn keyspace(options: &Options) -> KeyspaceCreateOptions {
         .data_block_compression_policy(compression)
         // 10 bits per key on all levels, because reads of absent keys must be cheap too.
         .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0))))
-        // Partitioned and not pinned, so that the cache's capacity bounds them too.
+        // Filters and indexes are partitioned and not pinned, so that the cache's capacity bounds them too.
         .filter_block_partitioning_policy(PartitioningPolicy::all(true))
         .index_block_partitioning_policy(PartitioningPolicy::all(true))
         .filter_block_pinning_policy(PinningPolicy::all(false))

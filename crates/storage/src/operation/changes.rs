@@ -7,26 +7,26 @@ use crate::operation::{Value, Version};
 /// A position in the order of commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The version of the last change before the position; 0 before all changes.
+    /// The version of the last change before the position; 0 if the position is before all changes.
     pub after: u64,
-    /// Where the engine continues, if a step has returned this position.
+    /// The place in the log where the engine continues, if a step has returned this position.
     pub(crate) place: Option<Place>,
 }
 
 impl Position {
-    /// The position behind the change with this version.
+    /// The position after the change with this version.
     #[must_use]
     pub const fn after(version: u64) -> Position {
         Position { after: version, place: None }
     }
 }
 
-/// Where a step of an engine on disk continues.
+/// The place in the logs of an engine on disk where a step continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The number of the log.
     pub(crate) log: u64,
-    /// The position of a batch's first record in bytes.
+    /// The position in the log of a batch's first record, bytes.
     pub(crate) offset: u64,
     /// The sequence number of that batch.
     pub(crate) sequence: u64,
@@ -39,7 +39,7 @@ pub struct ChangesStep {
     pub position: Position,
     /// The step returns only changes of keys with this prefix, and removals of ranges that may have such keys.
     pub prefix: Bytes,
-    /// Whether changes come with values. Otherwise only their size is given.
+    /// Whether changes come with values. If false, changes have only the sizes of the values.
     pub values: bool,
     /// The maximum total size of the changes in bytes.
     pub bytes_max: usize,
@@ -50,7 +50,8 @@ pub struct ChangesStep {
 pub enum ChangesPage {
     /// Changes in commit order.
     Changes {
-        /// The changes. The list may be empty although there are more, if this step passed many other keys.
+        /// The changes. The list may be empty although there are more changes, because this step may have passed many
+        /// other keys.
         changes: Vec<Changed>,
         /// The position of the next step.
         next: Position,
@@ -67,7 +68,7 @@ pub enum ChangesPage {
     },
     /// The engine no longer keeps all changes after the position.
     Gone {
-        /// The version of the oldest change that is kept. All later ones are kept too.
+        /// The version of the oldest change that is kept. All later changes are kept too.
         oldest: u64,
     },
 }
@@ -77,7 +78,7 @@ pub enum ChangesPage {
 pub struct Changed {
     /// The version of the change.
     pub version: Version,
-    /// What has changed.
+    /// What the change did.
     pub what: What,
 }
 
@@ -93,7 +94,7 @@ pub enum What {
         /// The size of the value's payload.
         value_bytes: u64,
     },
-    /// Removed a key, or an absent one.
+    /// Removed a key, which may have been absent before.
     Delete {
         /// The key.
         key: Bytes,
@@ -107,11 +108,11 @@ pub enum What {
     },
 }
 
-/// Memory of a change beyond its key and value, bytes.
+/// The memory of a change in addition to its key and value, bytes.
 pub(crate) const CHANGED_OVERHEAD_BYTES: usize = 64;
 
 impl Changed {
-    /// The size of the change in memory, about.
+    /// The approximate size of the change in memory, bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let what = match &self.what {

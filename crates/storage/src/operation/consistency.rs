@@ -1,10 +1,10 @@
-//! How many copies of a key must answer an operation. `http` reads it from requests; engines with several copies obey
-//! it. An engine with one copy may ignore it: all levels mean the same there.
+//! How many copies of a key must answer an operation. `http` reads this consistency from requests; engines with several
+//! copies obey it. An engine with one copy may ignore it, because all levels mean the same there.
 
-/// The copies that must answer an operation.
+/// How many copies must answer an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// What the engine is configured to ask.
+    /// The level that the engine's options set.
     #[default]
     Default,
     /// One copy.
@@ -15,9 +15,9 @@ pub enum Consistency {
     LocalQuorum,
     /// All copies.
     All,
-    /// A read also sees conditional writes that are about to end.
+    /// With this level, a read also sees conditional writes that are still in progress.
     Serial,
-    /// So many copies, from 1 to those that the engine keeps.
+    /// This number of copies, from 1 to the number that the engine keeps.
     Acks(u8),
 }
 
@@ -36,7 +36,7 @@ impl Consistency {
         Consistency::WORDS.into_iter().find(|(own, _)| *own == word).map(|(_, level)| level)
     }
 
-    /// The word used in headers and options; `None` for what has no word.
+    /// The word used in headers and options; `None` for a level that has no word.
     #[must_use]
     pub fn word(self) -> Option<&'static str> {
         Consistency::WORDS.into_iter().find(|(_, level)| *level == self).map(|(word, _)| word)

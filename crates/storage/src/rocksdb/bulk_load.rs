@@ -5,9 +5,9 @@
 //!                                         └─▶ every block checked ─▶ rocksdb/, all tables in one step ─▶ counted
 //! ```
 //!
-//! RocksDB puts tables that overlap no other on the last level, as a compaction would, and others on level 0. A change
-//! feed is made of logs, and these changes are in none: klad deletes the logs before it adds tables, so that each feed
-//! begins anew. No other write uses the engine meanwhile. Called by `klad import --into`.
+//! RocksDB puts a table that overlaps no other table on the last level, as a compaction would, and any other table on
+//! level 0. Change feeds read logs, but no log contains the loaded entries. So klad deletes the logs before it adds
+//! tables, and each feed begins anew. No other write uses the engine meanwhile. Called by `klad import --into`.
 
 use std::fs;
 use std::io;
@@ -72,14 +72,15 @@ impl BulkLoad for RocksDbEngine {
 }
 
 impl RocksDbEngine {
-    /// Removes entries whose key exists, and all but the first of several with the same key. Returns their number.
+    /// Removes entries whose key exists. Of several entries with the same key, only the first is kept. Returns the
+    /// number of removed entries.
     fn remove_existing(&self, entries: &mut Vec<LoadEntry>) -> Result<u64, Error> {
         let before = entries.len();
         entries.dedup_by(|later, earlier| later.key() == earlier.key());
         let (now, mut unread) = (clock::unix_ms(), None);
         entries.retain(|entry| match self.db.get_pinned_opt(entry.key(), &self.read_all) {
             Ok(None) => true,
-            // A record that cannot be read exists.
+            // A record that cannot be decoded counts as existing.
             Ok(Some(stored)) => Record::decode(&stored).is_ok_and(|record| record.expired(|| now)),
             Err(error) => {
                 unread = Some(error);
@@ -112,7 +113,7 @@ impl RocksDbEngine {
         Ok(parts.into_iter().collect::<Result<Vec<_>, _>>().map_err(failed)?.concat())
     }
 
-    /// Makes tables with `count` entries a part of the database, all or none.
+    /// Makes tables with `count` entries a part of the database: all of the tables, or none.
     fn add_tables(&self, tables: Vec<PathBuf>, count: u64) -> Result<(), Error> {
         let before = self.table_entries()?;
         let first_log = self.db.property_int_value(properties::MIN_LOG_NUMBER_TO_KEEP).map_err(failed)?;
@@ -138,7 +139,7 @@ impl RocksDbEngine {
         Ok(())
     }
 
-    /// The number of entries of all tables, as the tables themselves say.
+    /// The number of entries of all tables, according to the properties in the tables.
     fn table_entries(&self) -> Result<u64, Error> {
         let text = self.db.property_value(properties::AGGREGATED_TABLE_PROPERTIES).map_err(failed)?.unwrap_or_default();
         let entries = text.split("# entries=").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());

@@ -96,7 +96,7 @@ pub enum Kind {
     Filter,
     /// klad cannot decode a record.
     Record,
-    /// A version is not below the reservation, so klad could give it out again.
+    /// A version is not below the end of the reserved versions, so klad could give it out again.
     Version,
 }
 
@@ -249,8 +249,8 @@ impl Report {
         Ok(bounds)
     }
 
-    /// Reads all filters. During reads RocksDB ignores a damaged filter, so only opening a table reports it. The
-    /// caller skips this check after other findings, because it would report them again.
+    /// Reads all filters. During reads RocksDB ignores a damaged filter, so only opening a table reports it. The caller
+    /// skips this check after other findings, because the check would report them again.
     fn read_filters(&mut self, files: &Path, bounds: &[Vec<u8>]) -> Result<(), Error> {
         let options = options::database_with_pinned_filters(&Options::default());
         let db = match DB::open_for_read_only(&options, files, false) {

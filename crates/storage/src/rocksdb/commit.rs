@@ -23,7 +23,7 @@ use klad_base::clock;
 
 /// The state that only the thread in the commit section uses.
 pub(super) struct CommitSection {
-    /// Kept between commits to reuse its buffer.
+    /// The batch is kept between commits to reuse its buffer.
     batch: WriteBatch,
     preallocation: Option<Preallocation>,
     /// The bytes before the payload of one record.
@@ -32,7 +32,7 @@ pub(super) struct CommitSection {
     hashes: Vec<u64>,
     write_sync: WriteOptions,
     write_async: WriteOptions,
-    /// As `write_async`, but RocksDB fails instead of waiting.
+    /// As `write_async`, but RocksDB returns an error instead of waiting.
     write_now: WriteOptions,
 }
 
@@ -74,8 +74,8 @@ impl RocksDbEngine {
         let sync = plan.needs_sync();
         let CommitSection { batch, preallocation, head, hashes, write_sync, write_async, .. } = &mut *section;
         self.fill(batch, head, &plan, writes).map_err(|why| self.gate.undetermined(why))?;
-        // RocksDB writes the log, syncs it and fills the memtable in one call. With a sync, all of it counts as the
-        // sync's time.
+        // RocksDB writes the log, syncs it and fills the memtable in one call. With a sync, the whole call counts as
+        // the sync's time.
         let began = sync.then(clock::now);
         if sync && let Some(preallocation) = preallocation {
             preallocation.preallocate(batch.size_in_bytes() as u64);
@@ -100,8 +100,8 @@ impl RocksDbEngine {
         Ok(CommittedBatch { plan, now, sync_time: sync_time.unwrap_or_default(), perf: Some(perf) })
     }
 
-    /// As `write`, for writes that ask for no sync. Returns `None` if it would have to wait; nothing has been written
-    /// then.
+    /// As `write`, for writes that ask for no sync. Returns `None` if the call would have to wait. Then nothing has
+    /// been written.
     pub(super) fn try_write(&self, writes: &[Pending]) -> Option<std::result::Result<CommittedBatch, Error>> {
         let mut section = self.section.try_lock()?;
         if let Err(stopped) = self.gate.check_stopped() {
@@ -131,7 +131,7 @@ impl RocksDbEngine {
                     preallocation.advance(batch.size_in_bytes() as u64);
                 }
                 self.commits.committed(plan.storing(), false);
-                // It did not wait, so measuring it would cost more than the result is worth.
+                // The write did not wait, so measuring its work would cost more than the result is worth.
                 let (now, sync_time) = (clock::now(), Duration::ZERO);
                 let committed = CommittedBatch { plan, now, sync_time, perf: None };
                 Some(self.finish(batch, false, first + count as u64 - 1).map(|()| committed))
@@ -182,8 +182,8 @@ impl RocksDbEngine {
         Ok(Outcome::Written { version: Version::new(first), durability: *durability, results: Vec::new() })
     }
 
-    /// A key behind all keys: the successor of the last one. If there are many removed entries at the end, it is a key
-    /// that is longer than any other, so that the commit section does not pass them.
+    /// A key behind all keys: the successor of the last key. If there are many removed entries at the end, the result
+    /// is instead a key that is longer than any other, so that the commit section does not pass these entries.
     fn end_of_all_keys(&self) -> std::result::Result<Vec<u8>, Error> {
         let mut options = ReadOptions::default();
         options.set_max_skippable_internal_keys(REMOVED_PER_ATTEMPT_MAX);
@@ -196,7 +196,7 @@ impl RocksDbEngine {
         }
     }
 
-    /// Completes a commit after its log write, before any reply. `last` is the version of its last change.
+    /// Completes a commit after its log write, before any reply. `last` is the version of the commit's last change.
     fn finish(&self, batch: &mut WriteBatch, sync: bool, last: u64) -> std::result::Result<(), Error> {
         if batch.size_in_bytes() as u64 > MEMTABLE_BYTES_MAX {
             // Without a flush, RocksDB would keep several memtables of this size until there are enough for a flush.
@@ -207,17 +207,18 @@ impl RocksDbEngine {
             let _ = self.db.flush_opt(&options);
         }
         if batch.size_in_bytes() > COMMIT_BYTES_MAX {
-            // The batch would keep a buffer as large as the largest value ever written.
+            // The old batch would keep a buffer as large as the largest value ever written.
             *batch = WriteBatch::new();
         }
         if sync {
             // The sync covers the whole log up to this write. The mark is raised before any reply.
             self.high_water.advance(self.db.latest_sequence_number());
         } else {
-            // Set after the write: a sync that began before the write may not cover it, so another must follow.
+            // This is set after the write: a sync that began before the write may not cover the write, so another sync
+            // must follow.
             self.unsynced.store(true, Ordering::Release);
         }
-        // A sync of earlier writes may have failed meanwhile. After that no write is acknowledged.
+        // A sync of earlier writes may have failed meanwhile. After such a failure klad acknowledges no write.
         self.gate.check_stopped().map_err(|error| self.gate.undetermined(error.to_string()))?;
         if self.changes.is_on() {
             self.changes.committed(self.db.latest_sequence_number(), last);
@@ -225,8 +226,8 @@ impl RocksDbEngine {
         Ok(())
     }
 
-    /// Calls `write`, which writes the batch, and updates the value cache. While it runs, the cache returns no value
-    /// of the batch's keys.
+    /// Calls `write`, which writes the batch, and updates the value cache. While `write` runs, the cache returns no
+    /// value of the batch's keys.
     fn write_and_update_cache<E>(
         &self,
         plan: &Plan,
@@ -273,7 +274,7 @@ impl RocksDbEngine {
         Ok(())
     }
 
-    /// Reads the stored value of a key for a plan, without its payload if it is larger.
+    /// Reads the stored value of a key for a plan, without its payload if the value has more than `bytes_max` bytes.
     fn current(
         &self,
         key: &[u8],
@@ -285,7 +286,7 @@ impl RocksDbEngine {
     }
 }
 
-/// Whether the value cache may keep a value: it is small and does not expire.
+/// Whether the value cache may keep a value. Such a value is small and does not expire.
 fn is_cacheable(value: &Value) -> bool {
     value.payload.len() <= CACHED_VALUE_BYTES_MAX && value.expires_at_ms().is_none()
 }

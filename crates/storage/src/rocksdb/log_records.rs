@@ -7,13 +7,13 @@
 //! ```
 //!
 //! Recycled logs have record types of their own; klad never recycles logs. If a flipped bit turns a type into one of
-//! these, RocksDB 11.12 reports the record and reads it again for ever (`db/log_reader.cc`: `ReadPhysicalRecord`
+//! these types, RocksDB 11.12 reports the record and reads it again for ever (`db/log_reader.cc`: `ReadPhysicalRecord`
 //! returns `kBadRecord` without advancing). A start would hang with one busy core and no message.
 //!
 //! RocksDB numbers writes without gaps. If a log ends early, RocksDB continues with the next log; only the sequence
-//! numbers show that writes between them are missing. The same happens within a log: at zeros in place of a header,
-//! RocksDB continues in the next block. A power cut can leave such zeros in place of pages that were not synced.
-//! Called by `rocksdb::open`.
+//! numbers show that writes between the logs are missing. Writes can also be missing within a log, because at zeros in
+//! place of a header, RocksDB continues in the next block. A power cut can leave such zeros in place of pages that were
+//! not synced. Called by `rocksdb::open`.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -48,7 +48,7 @@ pub(super) enum LogDefect {
         /// The position of the record in bytes.
         position: u64,
     },
-    /// Writes are missing between two logs, within one, or between the tables and the first log.
+    /// Writes are missing between two logs, within a log, or between the tables and the first log.
     Gap {
         /// The log with the first write after the gap.
         log: PathBuf,
@@ -62,8 +62,8 @@ pub(super) enum LogDefect {
 struct LogFileScan {
     /// The position of the first record at which RocksDB hangs.
     hanging_record: Option<u64>,
-    /// The sequence numbers of the first and the last write. `None` if there is damage before the first write: RocksDB
-    /// then reports the damage and recovers nothing from this log.
+    /// The sequence numbers of the first and the last write. `None` if there is damage before the first write. In this
+    /// case RocksDB reports the damage and recovers nothing from this log.
     writes: Option<(u64, u64)>,
     /// The sequence number of the last write before the first gap.
     gap: Option<u64>,
@@ -71,7 +71,7 @@ struct LogFileScan {
     header: Option<Vec<u8>>,
     /// The sequence number of the last write in the tables and the logs before this one.
     last_before: u64,
-    /// A record was damaged. RocksDB reports this itself and recovers nothing after it.
+    /// Whether a record was damaged. RocksDB itself reports such a record and recovers nothing after it.
     damaged: bool,
 }
 
@@ -155,8 +155,8 @@ fn scan_log(mut log: impl Read, last_before: u64) -> io::Result<LogFileScan> {
 }
 
 impl LogFileScan {
-    /// Scans a block, and returns the position of a record at which RocksDB hangs. As in RocksDB, an incomplete or
-    /// damaged record ends the block.
+    /// Scans a block, and returns the position of a record at which RocksDB hangs, if there is one. As in RocksDB, an
+    /// incomplete or damaged record ends the block.
     fn scan_block(&mut self, block: &[u8]) -> Option<usize> {
         let mut position = 0;
         while let Some((header, rest)) = block.get(position..).and_then(|rest| rest.split_at_checked(HEADER_BYTES)) {
@@ -178,7 +178,7 @@ impl LogFileScan {
         None
     }
 
-    /// Collects the header of a batch from its records.
+    /// Collects the header of a batch from the records that contain the batch.
     fn add_record(&mut self, kind: u8, payload: &[u8]) {
         if BATCH_START_TYPES.contains(&kind) {
             self.header = Some(Vec::with_capacity(BATCH_HEADER_BYTES));

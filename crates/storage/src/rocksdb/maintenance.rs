@@ -1,9 +1,9 @@
 //! Checkpoints and compactions of the RocksDB engine.
 //!
 //! A checkpoint contains RocksDB's own checkpoint (RocksDB flushes and makes hard links to the tables, which never
-//! change) and the files `KLAD`, `LOCK`, `SYNCED` and `CHECKPOINT`. klad makes it under a temporary name, and renames
-//! it when all of it is on disk. A crash therefore never leaves an incomplete checkpoint under its final name. No
-//! request calls this module. Called by `rocksdb`.
+//! change) and the files `KLAD`, `LOCK`, `SYNCED` and `CHECKPOINT`. klad makes the checkpoint under a temporary name,
+//! and renames it when all of its data is on disk. A crash therefore never leaves an incomplete checkpoint under its
+//! final name. No request calls this module. Called by `rocksdb`.
 
 use std::fs::{self, File};
 use std::io;
@@ -30,8 +30,8 @@ impl RocksDbEngine {
             return Err(Error::Io { action: "create", path: target.to_owned(), cause });
         };
         create_durably(parent)?;
-        // Another klad may have the same directory. Without the lock, each would remove the other's unfinished
-        // checkpoint.
+        // Another klad may have the same directory of checkpoints. Without the lock, each would remove the other's
+        // unfinished checkpoint.
         let _lock = lock_checkpoints(parent)?;
         if fs::symlink_metadata(target).is_ok() {
             return Err(Error::Exists { path: target.to_owned() });
@@ -47,7 +47,7 @@ impl RocksDbEngine {
             Ok(Checkpoint { path: target.to_owned(), ..made })
         });
         if made.is_err() {
-            // Errors are ignored: klad removes the rest before it makes the next checkpoint.
+            // Errors are ignored, because klad removes the rest before it makes the next checkpoint.
             let _ = fs::remove_dir_all(&partial);
         }
         made
@@ -61,9 +61,9 @@ impl RocksDbEngine {
         RocksDbCheckpoint::new(&self.db)
             .and_then(|checkpoint| checkpoint.create_checkpoint(&files))
             .map_err(|error| Error::Engine { why: error.into_string() })?;
-        // Read after the files were made, because versions are reserved before they are used. The margin covers
-        // versions that klad gives out later: a client that knows them must not see them on other values when klad
-        // serves the checkpoint.
+        // The reservation is read after the files were made, because klad reserves versions before it uses them. The
+        // margin covers versions that klad gives out later. A client that knows such a version must not see it on
+        // another value when klad serves the checkpoint.
         let versions_begin = self.directory().versions_reserved_until() + CHECKPOINT_VERSIONS_AHEAD;
         high_water::write(partial, sequence)
             .map_err(|cause| io_error("write", &partial.join(high_water::FILE), cause))?;
@@ -89,8 +89,8 @@ impl RocksDbEngine {
         Ok(Checkpoint { path: partial.to_owned(), bytes, bytes_written, files: count, sequence, versions_begin })
     }
 
-    /// Checks the free space for a checkpoint. It needs the size of the memtables; on another file system, where hard
-    /// links are not possible, it also needs the size of all tables.
+    /// Checks the free space for a checkpoint. A checkpoint needs space for the memtables. On another file system,
+    /// where hard links are not possible, it also needs space for all tables.
     fn check_space_for_checkpoint(&self, parent: &Path) -> Result<()> {
         let device =
             |path: &Path| path.metadata().map(|found| found.dev()).map_err(|cause| io_error("inspect", path, cause));
@@ -111,7 +111,8 @@ impl RocksDbEngine {
         Ok(())
     }
 
-    /// Compacts the whole key range in pieces, one after another, so that it can be cancelled between two pieces.
+    /// Compacts the whole key range in pieces, one after another, so that the compaction can be cancelled between two
+    /// pieces.
     pub(super) fn compact_all(&self, bottommost: bool, go_on: &dyn Fn(u64, u64) -> bool) -> Result<Compaction> {
         self.writable(ChangeKind::Delete).map_err(Error::NotWritable)?;
         let before = self.table_space();
@@ -134,7 +135,7 @@ impl RocksDbEngine {
             let bound = |number: Option<u64>| number.and_then(|number| bounds.get(usize::try_from(number).ok()?));
             let (start, end) = (bound(piece.checked_sub(1)), bound(Some(piece)));
             self.db.compact_range_opt(start, end, &options);
-            // The binding does not return an error, but RocksDB counts errors.
+            // The Rust binding does not return an error, but RocksDB counts background errors.
             if self.property(properties::BACKGROUND_ERRORS) > errors_before {
                 let log = self.directory().path().join("rocksdb/LOG");
                 let why = format!(
@@ -145,21 +146,21 @@ impl RocksDbEngine {
                 return Err(Error::Engine { why });
             }
         }
-        // An aborted piece returns like a finished one.
+        // An aborted piece returns like a finished one, so `go_on` must also be called after the last piece.
         if !go_on(pieces, pieces) {
             return Err(Error::Cancelled);
         }
         Ok(Compaction { before, after: self.table_space(), pieces })
     }
 
-    /// Aborts the piece that is being compacted, and returns when it has ended.
+    /// Aborts the piece that is being compacted, and returns when that piece has ended.
     pub(super) fn abort_piece(&self) {
         self.db.disable_manual_compaction();
         self.db.enable_manual_compaction();
     }
 
-    /// Returns the keys at which the key range is split. They are first keys of tables, so that few tables belong to
-    /// two pieces.
+    /// Returns the keys at which the key range is split. Each of them is the first key of a table, so that few tables
+    /// belong to two pieces.
     fn piece_bounds(&self) -> Result<Vec<Vec<u8>>> {
         let files = self.db.live_files().map_err(|error| Error::Engine { why: error.into_string() })?;
         let mut starts: Vec<(Vec<u8>, u64)> =
@@ -193,8 +194,8 @@ fn list(directory: &Path) -> Result<Vec<PathBuf>> {
         .map_err(|cause| io_error("read", directory, cause))
 }
 
-/// Checks that all files exist that a start needs, because another process may have removed some. `SYNCED` is one of
-/// them: without it, a start would not notice a log that ends early.
+/// Checks that all files exist that a start needs, because another process may have removed some of them. `SYNCED` is
+/// one of these files: without it, a start would not notice a log that ends early.
 fn check_complete(partial: &Path) -> Result<()> {
     let files = partial.join("rocksdb");
     let missing = |path: &Path| Error::NotWhole { path: path.to_owned() };

@@ -62,7 +62,7 @@ pub struct Options {
     pub cache_bytes: u64,
     /// The share of `cache_bytes` for memtables.
     pub memtable_bytes: u64,
-    /// The share of the rest for the value cache instead of the block cache, percent; 0 disables the value cache.
+    /// The value cache's share of `cache_bytes` minus `memtable_bytes`, percent; 0 disables the value cache.
     pub value_cache_percent: u64,
     /// The number of threads for flushes and compactions.
     pub background_threads: usize,
@@ -72,7 +72,8 @@ pub struct Options {
     pub direct_reads: bool,
     /// The compression of new tables.
     pub compression: Compression,
-    /// Whether point reads use an iterator instead of `get`. It reproduces a mistake that a published report measured.
+    /// Whether point reads use an iterator instead of `get`. The option reproduces a mistake that a published report
+    /// measured.
     pub iterator_reads: bool,
     /// Whether klad appends zeros to the log ahead of its records.
     pub log_preallocation: bool,
@@ -80,17 +81,17 @@ pub struct Options {
     pub compaction_rate_bytes: u64,
     /// The rate limit of file deletions in bytes per second; 0 means no limit.
     pub delete_rate_bytes: u64,
-    /// How much of the changes is kept for change feeds.
+    /// How many old logs are kept for change feeds.
     pub changes: Retention,
     /// The maximum number of open files, 32 to [`ENGINE_FILES_MAX`].
     pub open_files_max: u64,
-    /// Whether the engine is opened for a bulk load: without automatic compactions.
+    /// Whether the engine is opened for a bulk load. The engine then has no automatic compactions.
     pub bulk_load: bool,
 }
 
 impl Default for Options {
-    /// For commands and tests: a small cache, one thread, LZ4, no rate limits. RocksDB may fill the disk, and keeps no
-    /// change once it is a table.
+    /// The options for commands and tests: a small cache, one thread, LZ4, no rate limits. RocksDB may fill the disk,
+    /// and deletes a log once its writes are in tables.
     fn default() -> Options {
         Options {
             cache_bytes: OFFLINE_CACHE_BYTES,
@@ -136,7 +137,7 @@ pub struct RocksDbEngine {
     value_cache_percent: u64,
     /// The number of zeros that were written to logs ahead of their records.
     zero_bytes: Arc<Counter>,
-    /// How far the last scan step over removed entries went (`scan.rs`).
+    /// The `reach` of the last scan step over removed entries (see `scan.rs`).
     scan_reach: AtomicU32,
     monitor: Monitor,
     changes: ChangeLog,
@@ -200,7 +201,8 @@ impl RocksDbEngine {
         self.value_cache.as_ref().map_or(Lookup::Miss(None), |cache| cache.lookup(key))
     }
 
-    /// Inserts a value that was read after `snapshot` was taken into the value cache, if it is cacheable and small.
+    /// Inserts a value into the value cache, if the value is cacheable and small. The value was read after `snapshot`
+    /// was taken.
     fn cache_value(&self, snapshot: Option<EpochSnapshot>, key: &[u8], read: &PointRead) {
         let (Some(cache), Some(snapshot)) = (&self.value_cache, snapshot) else { return };
         if let PointRead { result: Ok(Outcome::Found { version, value }), cacheable: true } = read
@@ -212,7 +214,7 @@ impl RocksDbEngine {
 
     fn update_observation(&self) {
         let (version_last, version_reserved) = self.versions.last_and_reserved();
-        // Read in this order, so that the difference is not negative.
+        // `synced` is read first, so that the difference is not negative.
         let synced = self.high_water.synced();
         let unsynced = self.db.latest_sequence_number().saturating_sub(synced);
         let mut measures = self.gate.measures(&WriteProgress { unsynced, version_last, version_reserved });
@@ -225,8 +227,8 @@ impl RocksDbEngine {
         self.versions.directory()
     }
 
-    /// Reads many keys of one state, one after the other. RocksDB's `multi_get` would hold all values in memory before
-    /// their sizes are known.
+    /// Reads many keys in one snapshot, one after the other. RocksDB's `multi_get` would hold all values in memory
+    /// before their sizes are known.
     fn read_many(&self, keys: &[Bytes], bytes_max: usize) -> Result {
         let snapshot = self.db.snapshot();
         let mut options = ReadOptions::default();

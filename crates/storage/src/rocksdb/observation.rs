@@ -41,11 +41,12 @@ pub(super) struct Monitor {
     latest: Mutex<Arc<Observation>>,
 }
 
-/// Metrics whose cost grows with the number of files. They are updated less often.
+/// Metrics whose cost grows with the number of files. klad updates these metrics less often.
 #[derive(Clone, Default)]
 struct FileStats {
     updated: Option<Instant>,
-    /// The number of flushes and compactions at the last update. While it is the same, the tables are the same.
+    /// The number of flushes and compactions at the last update. While this number is the same, the tables are the
+    /// same.
     events: Option<u64>,
     level_bytes: [u64; LEVELS],
     live_data_bytes: f64,
@@ -60,7 +61,7 @@ struct Events {
     compaction_read_bytes: Counter,
     compaction_written_bytes: Counter,
     compaction_us: Counter,
-    /// The number of stalls by [`Stall`].
+    /// The number of stalls of each kind ([`Stall`]).
     stalls: [Counter; 2],
     /// The total time that batches have waited in stalls, nanoseconds.
     write_waits_ns: Counter,
@@ -76,10 +77,10 @@ enum Stall {
 
 const STALLS: [(Stall, &str); 2] = [(Stall::Delayed, "delayed"), (Stall::Stopped, "stopped")];
 
-/// The total time of stalls by [`Stall`], estimated from samples.
+/// The total time of stalls of each kind ([`Stall`]), estimated from samples.
 ///
-/// RocksDB's events do not give this time. They arrive in no particular order. If a writer itself caused a stop, its
-/// event arrives only after the stop, because RocksDB sends it after the writer has released its locks.
+/// RocksDB's events do not give this time. The events arrive in no particular order. If a writer itself caused a stop,
+/// the event of the stop arrives only after the stop, because RocksDB sends it after the writer has released its locks.
 #[derive(Clone, Copy, Default)]
 struct StallTimes {
     sampled: Option<Instant>,
@@ -183,7 +184,7 @@ impl Monitor {
         }
         stats.updated = Some(now);
         stats.wal_bytes = log_records::log_bytes(&self.files);
-        // Read first: an event during the update leads to another update next time.
+        // This number is read first, so that an event during the update leads to another update next time.
         let events = self.events.flushes_and_compactions();
         if stats.events != Some(events) {
             stats.events = Some(events);
@@ -198,8 +199,8 @@ impl Monitor {
         stats.clone()
     }
 
-    /// The metrics of block cache, memtables and tables in memory. They leave out the pinned part of the cache, because
-    /// RocksDB would iterate over the whole cache to compute it.
+    /// The metrics of block cache, memtables and tables in memory. These metrics leave out the pinned part of the
+    /// cache, because RocksDB would iterate over the whole cache to compute that part.
     fn memory_measures(&self, db: &DB, used: u64, charged: u64) -> Vec<Measure> {
         let memtables = &self.shared.memtables;
         let active = property(db, properties::CUR_SIZE_ACTIVE_MEM_TABLE);

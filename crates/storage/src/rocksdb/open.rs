@@ -63,7 +63,7 @@ impl OpenError {
 /// Checks that `CURRENT`, which names the newest manifest, exists if any version was ever given out.
 ///
 /// # Errors
-/// [`OpenError::Damaged`] if it is missing.
+/// [`OpenError::Damaged`] if `CURRENT` is missing.
 pub(super) fn check_current(directory: &DataDirectory) -> Result<(), OpenError> {
     let current = directory.path().join("rocksdb/CURRENT");
     if directory.versions_reserved_until() > 0 && !current.exists() {
@@ -84,7 +84,7 @@ pub(super) fn check_current(directory: &DataDirectory) -> Result<(), OpenError> 
 pub(super) fn check_logs(directory: &DataDirectory) -> Result<bool, OpenError> {
     let data = directory.path();
     let start = scan_start(data)?;
-    // RocksDB reports files that cannot be read.
+    // An error is ignored here, because RocksDB reports files that cannot be read.
     let LogScan { defect, last_write } = log_records::scan(&data.join("rocksdb"), start).unwrap_or_default();
     let synced = high_water::read(data).ok().flatten().unwrap_or(0);
     let why = match defect {
@@ -108,10 +108,10 @@ pub(super) fn check_logs(directory: &DataDirectory) -> Result<bool, OpenError> {
     Err(OpenError::Damaged { path: data.to_owned(), why })
 }
 
-/// Reads from the manifest where the scan of the logs must start, or an earlier place.
+/// Reads from the manifest the place where the scan of the logs must start. The result may be an earlier place.
 ///
 /// The directory may contain older logs, with gaps between them: RocksDB removes logs in no particular order
-/// (`DBImpl::BackgroundCallPurge` takes them from a hash table), and a kill may interrupt it.
+/// (`DBImpl::BackgroundCallPurge` takes them from a hash table), and a kill may interrupt the removal.
 fn scan_start(data: &Path) -> Result<ScanStart, OpenError> {
     let files = data.join("rocksdb");
     if !files.join("CURRENT").exists() {
@@ -119,7 +119,7 @@ fn scan_start(data: &Path) -> Result<ScanStart, OpenError> {
     }
     let failed = |error| OpenError::from_rocksdb(data, error);
     let mut options = RocksDbOptions::default();
-    // This directory has no logs, so RocksDB reads none: a record in them may hang it.
+    // The directory `data` has no logs, so RocksDB reads no log here. A record in a log could make RocksDB hang.
     options.set_wal_dir(data);
     // No key is read, so RocksDB needs few open tables, and only their footers.
     options.set_max_open_files(16);
@@ -130,12 +130,12 @@ fn scan_start(data: &Path) -> Result<ScanStart, OpenError> {
     Ok(ScanStart { first_log, last_write_in_tables: tables.latest_sequence_number() })
 }
 
-/// Opens the database for writing, and the high-water mark after a comparison with the recovered writes.
+/// Opens the database for writing. Then compares the high-water mark with the recovered writes, and opens the mark.
 ///
-/// A log that is complete, or whose file ends inside its last record, is read once. Any other log is first read
-/// without write access and compared with the mark: if synced writes cannot be read now, they may be readable later
-/// from the disk or a copy. Some power cuts leave such a log, and so does a kill that ends a write into preallocated
-/// zeros.
+/// RocksDB reads a log once if the log is complete or its file ends inside the last record, and the logs are not short
+/// ([`LOG_BYTES_READ_TWICE`]). Any other log is first read without write access and compared with the mark, because
+/// synced writes that cannot be read now may be readable later from the disk or a copy. Some power cuts leave such a
+/// log, and so does a kill during a write into preallocated zeros.
 pub(super) fn open(directory: &DataDirectory, options: &RocksDbOptions) -> Result<(DB, HighWater), OpenError> {
     check_current(directory)?;
     let ends_early = check_logs(directory)?;

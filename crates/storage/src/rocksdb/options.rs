@@ -1,5 +1,5 @@
-//! RocksDB's options, each with its reason. The default source is RocksDB 11.12, `include/rocksdb/options.h`,
-//! `advanced_options.h` and `table.h`. Called by `rocksdb` and `rocksdb::check`.
+//! RocksDB's options, each with its reason. Unless a comment names another source, the source is RocksDB 11.12,
+//! `include/rocksdb/options.h`, `advanced_options.h` and `table.h`. Called by `rocksdb` and `rocksdb::check`.
 
 use rust_rocksdb::compaction_filter::Decision;
 use rust_rocksdb::{
@@ -15,8 +15,9 @@ use crate::limits::{
 use crate::rocksdb::Options;
 use klad_base::clock;
 
-/// How long RocksDB searches the cache for blocks of a deleted table: until fewer than 5 % of the blocks that it looks
-/// up are there. RocksDB names this value as its future default (`options.h`).
+/// How long RocksDB searches the cache for blocks of a deleted table. With this value, the search ends when fewer than
+/// 5 % of the blocks that RocksDB looks up are in the cache. RocksDB names this value as its future default
+/// (`options.h`).
 const UNCACHE_AGGRESSIVENESS: u32 = 300;
 
 /// The maximum size of one write to a table in bytes, unless a block is larger. With RocksDB's default of 1 MiB, one
@@ -50,17 +51,18 @@ pub(super) fn database(options: &Options, shared: &SharedMemory) -> RocksDbOptio
     memtables(&mut db, options, &shared.memtables);
     log(&mut db, options.changes.bytes > 0);
     levels(&mut db, options.compression);
-    // A load compacts its tables itself, in the end.
+    // A bulk load compacts its tables itself at the end.
     db.set_disable_auto_compactions(options.bulk_load);
     db.set_block_based_table_factory(&tables(&shared.cache));
     db
 }
 
-/// The options of tables that are written outside of the database: those of a compaction into the last level.
+/// The options of tables that are written outside of the database. They are the same as for a compaction into the last
+/// level.
 pub(super) fn tables_outside(compression: Compression) -> RocksDbOptions {
     let mut options = RocksDbOptions::default();
     levels(&mut options, compression);
-    // A writer reads no blocks, so the cache stays empty.
+    // A table writer reads no blocks, so the cache stays empty.
     options.set_block_based_table_factory(&tables(&Cache::new_hyper_clock_cache(1 << 20, 0)));
     options
 }
@@ -78,8 +80,8 @@ pub(super) fn database_with_pinned_filters(options: &Options) -> RocksDbOptions 
 }
 
 /// Makes the block cache. HyperClockCache takes no lock on a hit; `cache.h` calls it "now generally recommended over
-/// `LRUCache`". With an estimated charge of 0 its table grows automatically, which the dummy entries for the charge of
-/// the memtables require.
+/// `LRUCache`". With an estimated charge of 0, the hash table of the cache grows automatically. The dummy entries that
+/// stand for the memtables need this.
 fn cache(options: &Options) -> Cache {
     Cache::new_hyper_clock_cache(to_usize(options.cache_bytes), 0)
 }
@@ -95,24 +97,25 @@ fn files_and_threads(db: &mut RocksDbOptions, options: &Options) {
     let mut env = Env::new().expect("the default environment is always there");
     env.set_low_priority_background_threads(threads);
     env.set_high_priority_background_threads(1);
-    // Compactions run at `nice` 19, so requests have priority. Flushes keep the normal priority: otherwise memtables
-    // filled up on a busy core, and klad rejected up to 3 % of the writes.
+    // Compactions run at `nice` 19, so requests have priority. Flushes keep the normal priority. With a lower priority,
+    // memtables filled up on a busy core, and klad rejected up to 3 % of the writes.
     env.lower_thread_pool_cpu_priority();
     env.lower_thread_pool_io_priority();
     db.set_env(&env);
     // With few cores, a compaction split in two would only compete more with the workers.
     db.set_max_subcompactions(1);
-    // RocksDB deletes files and frees memtables on background threads, and not during a request.
+    // RocksDB deletes files and frees memtables on background threads, not during a request.
     db.set_avoid_unnecessary_blocking_io(true);
-    // RocksDB writes table files back to the disk steadily. Otherwise the log's sync would wait behind a burst of
-    // them. The log itself has no such setting: wal_bytes_per_sync can leave holes that recovery does not accept
+    // RocksDB writes table files back to the disk steadily. Otherwise the log's sync would wait behind a burst of such
+    // writes. The log itself has no such setting: wal_bytes_per_sync can leave holes that recovery does not accept
     // (RocksDB's own crash test keeps it off).
     db.set_bytes_per_sync(1 << 20);
     // A kernel without preemption copies all bytes of one write call before another thread gets the core, whatever the
     // writer's CPU priority.
     db.set_writable_file_max_buffer_size(TABLE_WRITE_BYTES);
     if options.compaction_rate_bytes > 0 {
-        // A refill every 100 ms, and one in ten refills serves compactions before flushes: RocksDB's defaults.
+        // These are RocksDB's defaults: a refill every 100 ms, and one in ten refills serves compactions before
+        // flushes.
         db.set_ratelimiter(i64::try_from(options.compaction_rate_bytes).unwrap_or(i64::MAX), 100_000, 10);
     }
     if options.delete_rate_bytes > 0 {
@@ -136,10 +139,10 @@ fn memtables(db: &mut RocksDbOptions, options: &Options, shared: &WriteBufferMan
     db.set_write_buffer_size(to_usize((options.memtable_bytes / MEMTABLES).min(MEMTABLE_BYTES_MAX)));
     db.set_max_write_buffer_number(i32::try_from(MEMTABLES).expect("small"));
     // A small memtable fits in the core's CPU cache, where an insertion costs less. A flush merges several memtables
-    // without overwritten entries; the larger file on level 0 saves compactions.
+    // and leaves out overwritten entries. The larger file on level 0 saves compactions.
     db.set_min_write_buffer_number_to_merge(i32::try_from(MEMTABLES_A_FLUSH).expect("small"));
-    // With a filter, a miss in a memtable costs a hash instead of a search in the skip list. It takes 5 % of the
-    // memtable.
+    // With a filter, a miss in a memtable costs a hash instead of a search in the skip list. The filter takes 5 % of
+    // the memtable.
     db.set_memtable_prefix_bloom_ratio(0.05);
     db.set_memtable_whole_key_filtering(true);
     // Only one thread writes at a time, so concurrent insertion and spinning for a batch leader have no benefit.
@@ -149,17 +152,17 @@ fn memtables(db: &mut RocksDbOptions, options: &Options, shared: &WriteBufferMan
 
 fn log(db: &mut RocksDbOptions, keeps_old: bool) {
     if keeps_old {
-        // RocksDB moves old logs to `archive` and never deletes them: klad does (`change_log`). RocksDB would look only
-        // every ten minutes whether they are too many.
+        // RocksDB moves old logs to `archive` and never deletes them. klad deletes them (`change_log`), because RocksDB
+        // would check only every ten minutes whether there are too many logs.
         db.set_wal_ttl_seconds(ARCHIVE_SECONDS);
     }
     // `open.rs` first tries a stricter mode. After a crash of the machine the unsynced end of the log may have holes.
     // The writes before the first hole are the prefix of the commit order that `async` promises.
     db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-    // Before klad serves, a start writes the recovered writes into tables; they are at most the memtables' share of
-    // --memory. Otherwise they would be only in the old log, which RocksDB would never sync again: `async` writes from
-    // before a kill would be unsynced, while later `sync` writes are synced. RocksDB also does not notice writes that
-    // are missing between two logs.
+    // Before klad serves, a start writes the recovered writes into tables. These writes need at most the memtables'
+    // share of --memory. Without the tables, they would be only in the old log, which RocksDB would never sync again.
+    // Then `async` writes from before a kill would be unsynced, while later `sync` writes are synced. RocksDB also does
+    // not notice writes that are missing between two logs.
     db.set_avoid_flush_during_recovery(false);
     // A stop need not write tables, because the log contains all writes.
     db.set_avoid_flush_during_shutdown(true);
@@ -171,36 +174,37 @@ fn levels(db: &mut RocksDbOptions, compression: Compression) {
     db.set_level_compaction_dynamic_level_bytes(true);
     let (between, last) = match compression {
         Compression::None => (DBCompressionType::None, DBCompressionType::None),
-        // ZSTD for the last level would take half of the CPU time of compactions, because it builds its tables anew for
-        // each block of 4 KiB.
+        // ZSTD for the last level would take half of the CPU time of compactions, because ZSTD builds its tables anew
+        // for each block of 4 KiB.
         Compression::Lz4 => (DBCompressionType::Lz4, DBCompressionType::Lz4),
         // The last level contains 90 % of the data and is written least often.
         Compression::Zstd => (DBCompressionType::Lz4, DBCompressionType::Zstd),
     };
-    // Level 0 is not compressed: its files are short-lived, and writes may wait for the flush that writes them.
+    // Level 0 is not compressed, because its files are short-lived, and writes may wait for the flush that writes these
+    // files.
     let mut per_level = [between; 7];
     per_level[0] = DBCompressionType::None;
     db.set_compression_per_level(&per_level);
     db.set_bottommost_compression_type(last);
     if compression == Compression::Zstd {
-        // Level 1 is the lowest of ZSTD's regular levels: with few cores compactions compete with requests.
+        // ZSTD uses its lowest regular compression level, 1, because with few cores compactions compete with requests.
         db.set_bottommost_compression_options(-14, 1, 0, 0, true);
     }
-    // The more files of level 0 a compaction takes, the less of level 1 it rewrites per file: with eight files it cost
-    // less than half as much as with four (docs/decisions/2026-11-21-puts.md). But each file is one more filter to
-    // check for a read that memory cannot answer.
+    // The more files of level 0 a compaction takes, the less of level 1 it rewrites per file. With eight files,
+    // compactions cost less than half as much as with four (docs/decisions/2026-11-21-puts.md). But each file is one
+    // more filter to check for a read that memory cannot answer.
     db.set_level_zero_file_num_compaction_trigger(i32::try_from(LEVEL_0_FILES).expect("few"));
-    // The size of these files together, as RocksDB's tuning guide recommends.
+    // Level 1 has the total size of the files of level 0 that start a compaction, as RocksDB's tuning guide recommends.
     db.set_max_bytes_for_level_base(LEVEL_0_FILES * MEMTABLES_A_FLUSH * MEMTABLE_BYTES_MAX);
     db.set_target_file_size_base(TABLE_BYTES);
     // RocksDB removes the blocks of deleted tables from the cache. No read uses them again, but HyperClockCache would
     // keep them until other blocks replace them, and klad's memory would grow to its budget even with little data.
     db.set_uncache_aggressiveness(UNCACHE_AGGRESSIVENESS);
-    // A compaction drops expired entries. It drops them for snapshots too, where they count as absent as well.
+    // A compaction drops expired entries, also those that a snapshot sees, because they count as absent there too.
     db.set_compaction_filter("klad-expiry", |_, _, stored| {
         if record::is_expired(stored, clock::unix_ms) { Decision::Remove } else { Decision::Keep }
     });
-    // Without new writes no compaction would come. RocksDB rewrites each file at this age.
+    // Without new writes no compaction would run, so RocksDB rewrites each file at this age.
     db.set_periodic_compaction_seconds(EXPIRED_KEPT_MAX.as_secs());
 }
 
@@ -216,8 +220,8 @@ fn tables(cache: &Cache) -> BlockBasedOptions {
     tables.set_bloom_filter(10.0, false);
     tables.set_optimize_filters_for_memory(true);
     // Indexes and filters are in the cache, and so in the memory budget. They are partitioned, and only the top level
-    // is pinned: for a table of small entries they are megabytes, and with more data than memory the cache would load
-    // and evict them as a whole.
+    // is pinned. For a table of small entries they take megabytes, which the cache would otherwise load and evict as a
+    // whole if there is more data than memory.
     tables.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     tables.set_partition_filters(true);
     tables.set_metadata_block_size(4 << 10);
@@ -240,8 +244,8 @@ pub(super) fn scan(from: &[u8], end: Option<&[u8]>, entries_max: usize) -> ReadO
     }
     // A large scan must not evict the blocks of point reads.
     options.fill_cache(false);
-    // Each step reads ahead in each table of the range, and most tables have few of its entries. Small entries have
-    // about 128 bytes.
+    // Each step reads ahead in each table of the range, and most tables have few entries of the step. 128 bytes are
+    // about the size of a small entry.
     options.set_readahead_size((entries_max.saturating_mul(128)).clamp(16 << 10, SCAN_STEP_BYTES_MAX));
     options
 }

@@ -2,9 +2,9 @@
 //!
 //! Counters are free, because RocksDB always updates them. Timers cost a clock read of 25 to 75 ns at each step:
 //!
-//! * A point read or a synced batch has about a dozen steps. This is little compared with a disk access, so all are
-//!   timed. `read_cached`, which never reads the disk, is not measured.
-//! * For a batch without a sync it would be 10 % of the time, so only waits are timed.
+//! * A point read or a synced batch has about a dozen steps. The clock reads take little time compared with a disk
+//!   access, so all steps are timed. `read_cached`, which never reads the disk, is not measured.
+//! * For a batch without a sync, timing all steps would take 10 % of the time, so only waits are timed.
 //! * A range read has several steps for each entry, so its times stay unknown.
 //!
 //! Called by `rocksdb`.
@@ -39,7 +39,8 @@ const READ: &[(Figure, PerfMetric)] = &[
     (Figure::TableReadTime, PerfMetric::GetFromOutputFilesTime),
 ];
 
-/// No figures of block reads: a scan reads many blocks ahead at once, and RocksDB does not count those.
+/// The figures of a scan step. Block reads are missing, because a scan reads many blocks ahead at once, and RocksDB
+/// does not count those reads.
 const SCAN: &[(Figure, PerfMetric)] = &[
     (Figure::BlockCacheHits, PerfMetric::BlockCacheHitCount),
     (Figure::EntriesPassed, PerfMetric::InternalKeySkippedCount),
@@ -54,12 +55,12 @@ const SYNCED_BATCH: &[(Figure, PerfMetric)] = &[
     (Figure::ConditionWaitTime, PerfMetric::DbConditionWaitNanos),
 ];
 
-/// RocksDB's level for waits includes the time to fill the memtable.
+/// The figures of a batch without a sync. RocksDB's level for timing waits includes the time to fill the memtable.
 const BATCH: &[(Figure, PerfMetric)] =
     &[(Figure::MemtableWriteTime, PerfMetric::WriteMemtableTime), (Figure::WriteDelayTime, PerfMetric::WriteDelayTime)];
 
-/// The entries that RocksDB's iterators have passed on this thread since the operation began: removed, overwritten, or
-/// newer than the snapshot. A removed entry may count twice.
+/// The entries that RocksDB's iterators have passed on this thread since the operation began: returned, removed,
+/// overwritten, or newer than the snapshot. A removed entry may count twice.
 pub(super) struct Passed<'p>(&'p PerfContext);
 
 impl Passed<'_> {

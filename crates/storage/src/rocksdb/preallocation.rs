@@ -11,10 +11,10 @@
 //! `fallocate` would change the length, but it marks the blocks as unwritten, and the first write of each block must
 //! change that metadata.
 //!
-//! klad appends the zeros through its own file descriptor with `O_APPEND`. They are therefore always after RocksDB's
-//! records, even if klad's own record of their end is wrong. RocksDB writes at its own position, and truncates a log
-//! to its own length when it closes the log. After a kill the log ends in zeros, which RocksDB's recovery skips
-//! (`db/log_reader.cc`, `kZeroType`).
+//! klad appends the zeros through its own file descriptor with `O_APPEND`. The zeros are therefore always after
+//! RocksDB's records, even if klad's computed end of the records is wrong. RocksDB writes at its own position, and
+//! truncates a log to its own length when it closes the log. After a kill the log ends in zeros, which RocksDB's
+//! recovery skips (`db/log_reader.cc`, `kZeroType`).
 //!
 //! Called by `rocksdb` in the commit section.
 
@@ -33,7 +33,7 @@ use crate::rocksdb::log_records::{self, BLOCK_BYTES, HEADER_BYTES};
 use klad_base::metrics::Counter;
 use klad_base::metrics::text::Kind;
 
-/// The zeros that are appended at a time. The sync that writes them and the new length takes 0.1 to 0.3 ms longer.
+/// The zeros that klad appends at a time. The sync that writes the zeros and the new length takes 0.1 to 0.3 ms longer.
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
 /// The maximum size of a batch to preallocate for. For a larger batch, the data costs the disk more than the new
@@ -41,20 +41,20 @@ static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 const WRITE_BYTES_MAX: u64 = 64 << 10;
 const _: () = assert!(2 * WRITE_BYTES_MAX <= ZEROS.len() as u64, "the zeros have room for any such batch");
 
-/// The number of file numbers after the last log at which klad tries to open the next log, before it lists the
-/// directory. RocksDB numbers all its files; between two logs are the tables of flushes and compactions.
+/// klad looks for the next log under this many file numbers after that of the last log, before it lists the directory.
+/// RocksDB numbers all its files, so tables of flushes and compactions take the numbers between two logs.
 const NUMBERS_NEAR: u64 = 64;
 
 /// Preallocates the active log.
 pub(super) struct Preallocation {
     files: PathBuf,
-    /// The least number of logs that RocksDB has started since the last search.
+    /// The minimum number of logs that RocksDB has started since the last search.
     new_logs: Arc<AtomicU32>,
     /// The number of the active log; `None` before the first search.
     number: Option<u64>,
     /// The active log, opened for appending; `None` if it was not found or the append failed.
     log: Option<File>,
-    /// The end of the records, if klad knows all of them.
+    /// The position at which the records end, if klad knows all records.
     records_end: u64,
     /// The length of the log at the last check. RocksDB may have extended it since.
     end: u64,
@@ -72,8 +72,8 @@ impl EventListener for Listener {
 }
 
 impl Preallocation {
-    /// Makes a preallocation for the database in `files`, which the caller will open with `options`. It counts the
-    /// zeros in `zero_bytes`.
+    /// Makes a preallocation for the database in `files`, which the caller will open with `options`. The preallocation
+    /// counts its zeros in `zero_bytes`.
     pub(super) fn new(options: &mut RocksDbOptions, files: &Path, zero_bytes: Arc<Counter>) -> Preallocation {
         // RocksDB starts one log when it opens the database.
         let new_logs = Arc::new(AtomicU32::new(1));
@@ -83,8 +83,8 @@ impl Preallocation {
 
     /// Appends zeros if the log is too short for a batch of `bytes` that is about to be written and synced.
     pub(super) fn preallocate(&mut self, bytes: u64) {
-        // Errors are ignored: a log without zeros works too. If the cause is for example a full disk, RocksDB's next
-        // write reports it.
+        // Errors are ignored, because a log without zeros works too. RocksDB's next write reports causes such as a full
+        // disk.
         let ignore = |error: io::Error| tracing::debug!(%error, "no zeros were appended to the log; writes continue");
         match self.new_logs.swap(0, Ordering::Relaxed) {
             0 => {}
@@ -107,8 +107,8 @@ impl Preallocation {
         self.records_end = record_end(self.records_end, bytes);
     }
 
-    /// Opens the newest log. `new_logs` is the least number of logs since the last search. After an error no log is
-    /// open, so an old log gets no zeros.
+    /// Opens the newest log. `new_logs` is the minimum number of new logs since the last search. After an error no log
+    /// is open, so an old log gets no zeros.
     fn find_active_log(&mut self, new_logs: u32) -> io::Result<()> {
         self.log = None;
         let open = |number: u64| OpenOptions::new().append(true).open(self.files.join(format!("{number:06}.log")));
@@ -151,7 +151,7 @@ impl Preallocation {
     }
 }
 
-/// The metric of the zeros.
+/// The metric of the appended zeros.
 pub(super) fn measure(zero_bytes: &Counter) -> Measure {
     #[expect(clippy::cast_precision_loss, reason = "a few TB at most in a process's life")]
     let value = zero_bytes.get() as f64;
@@ -163,8 +163,8 @@ pub(super) fn measure(zero_bytes: &Counter) -> Measure {
     )
 }
 
-/// Computes the end of a batch of `bytes` that RocksDB writes at `position`. RocksDB splits it into records that do
-/// not cross a block, each with a header. It leaves the end of a block unused if a header does not fit there.
+/// Computes the end of a batch of `bytes` that RocksDB writes at `position`. RocksDB splits the batch into records that
+/// do not cross a block, each with a header. RocksDB leaves the end of a block unused if a header does not fit there.
 fn record_end(mut position: u64, mut bytes: u64) -> u64 {
     let (block, header) = (BLOCK_BYTES as u64, HEADER_BYTES as u64);
     while bytes > 0 {

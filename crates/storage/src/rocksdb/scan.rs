@@ -1,10 +1,10 @@
 //! Reads with an iterator: steps of ranges, and point reads if the option `iterator_reads` is set. Called by `rocksdb`.
 //!
-//! A step passes a bounded number of removed entries. RocksDB stops an iterator that has passed too many at a time
+//! A step passes a bounded number of removed entries. RocksDB stops an iterator that has passed too many in a row
 //! (`max_skippable_internal_keys`), but does not say at which key. So the step tries again with a nearer bound, until
-//! an attempt reaches its bound; then the scan continues there, with bounds that are farther again. `reach` says how
-//! near: the bound differs from the start of the attempt in bit `reach` of the key. The engine keeps the last reach,
-//! because neighbouring ranges often have as many removed entries.
+//! an attempt reaches its bound. Then the scan continues at this bound, and the next bounds are farther away again. The
+//! bound differs from the start of the attempt in bit `reach` of the key, so a larger `reach` means a nearer bound. The
+//! engine keeps the last `reach`, because neighbouring ranges often have a similar number of removed entries.
 //!
 //! ```text
 //!   low ├──────────────── 1: too many ────────────────┤ high
@@ -40,10 +40,10 @@ self_cell!(
     }
 );
 
-/// The number of bits by which the bound of an attempt comes nearer at first.
+/// The number of bits by which `reach` grows at first, so that the bound of the next attempt is nearer.
 const REACH_STRIDE: u32 = 8;
 
-/// What an attempt has met.
+/// How an attempt ended.
 enum Attempt {
     /// The page ends before this entry, which does not fit: its key and its charge.
     Full(Bytes, usize),
@@ -51,7 +51,8 @@ enum Attempt {
     Done,
     /// The step has passed [`PASSED_PER_STEP_MAX`] entries. The scan continues with this key.
     PassedMany(Bytes),
-    /// The iterator has passed too many removed entries at a time. With the last key that it has added, if any.
+    /// The iterator has passed too many removed entries in a row. The value is the last key that the attempt has added,
+    /// if any.
     TooManyRemoved(Option<Bytes>),
 }
 
@@ -71,7 +72,7 @@ impl RocksDbEngine {
         iterator.status().map(|()| None)
     }
 
-    /// Reads one step of a range. `passed` belongs to this operation.
+    /// Reads one step of a range. `passed` counts the entries that this operation passes.
     pub(super) fn scan_step(&self, step: &ScanStep, passed: &Passed<'_>) -> Result {
         let take = || Snapshot(Arc::new(OwnedSnapshot::new(self.db.clone(), |db| db.snapshot())));
         let returned = match &step.view {
@@ -90,20 +91,20 @@ impl RocksDbEngine {
         let (mut reach, mut stride, mut widening, mut advanced) = (0, REACH_STRIDE, 1, false);
         let page = loop {
             let bound = if reach == 0 { None } else { rest.nearer(reach) };
-            // Beyond the last bit, an attempt passes all removed entries, so that the scan gets on.
+            // Beyond the last bit, an attempt passes all removed entries, so that the scan makes progress.
             let removed_max = if reach > SCAN_REACH_MAX { 0 } else { REMOVED_PER_ATTEMPT_MAX };
             let options = rest.read_options(bound.as_deref(), removed_max, step.entries_max);
             let passed_before = passed.count();
             match self.attempt(options, snapshot.as_ref(), step.reverse, &mut page, passed)? {
                 Attempt::Full(key, charge) => break page.stop_before(&key, charge, step.reverse),
                 Attempt::PassedMany(key) => break page.stop_at(PageBuilder::bound(&key, step.reverse)),
-                // `last` as an exclusive end, or its successor as an inclusive start.
+                // The bound is `last` as an exclusive end, or the successor of `last` as an inclusive start.
                 Attempt::TooManyRemoved(Some(last)) => break page.stop_at(PageBuilder::bound(&last, !step.reverse)),
                 Attempt::TooManyRemoved(None) if advanced && (!page.is_empty() || is_long()) => {
                     break page.stop_at(rest.start());
                 }
                 Attempt::TooManyRemoved(None) => {
-                    // This attempt has added nothing. Those that do must read one state.
+                    // This attempt has added nothing. All attempts that add entries must read the same state.
                     snapshot.get_or_insert_with(take);
                     let last = self.scan_reach.load(Ordering::Relaxed).max(REACH_STRIDE);
                     reach = if reach == 0 { last } else { reach + stride };
@@ -112,7 +113,7 @@ impl RocksDbEngine {
                 Attempt::Done => {
                     let Some(bound) = bound else { break page.finish() };
                     self.scan_reach.store(reach, Ordering::Relaxed);
-                    // After a bound that was much too near, the next ones become farther in growing strides.
+                    // If this bound was much too near, the next bounds move away in growing strides.
                     let few = passed.count() - passed_before < REMOVED_PER_ATTEMPT_MAX / 8;
                     widening = if few { widening * 2 } else { 1 };
                     (reach, stride, advanced) = (reach.saturating_sub(widening), REACH_STRIDE, true);
@@ -147,7 +148,7 @@ impl RocksDbEngine {
         }
         let (mut first, mut added) = (true, false);
         while let Some((key, stored)) = iterator.item() {
-            // Not before the first entry, so that each step gets on.
+            // The first entry is always taken, so that each step makes progress.
             if !first && passed.count() >= PASSED_PER_STEP_MAX {
                 return Ok(Attempt::PassedMany(Bytes::copy_from_slice(key)));
             }
@@ -192,7 +193,7 @@ impl Rest {
         if self.reverse { self.high.clone().expect("an attempt has reached its bound") } else { self.low.clone() }
     }
 
-    /// Removes what lies before `bound`, which an attempt has reached.
+    /// Removes the part before `bound`, which an attempt has reached.
     fn advance(&mut self, bound: Bytes) {
         if self.reverse {
             self.high = Some(bound);
@@ -201,7 +202,7 @@ impl Rest {
         }
     }
 
-    /// The options of an attempt up to `bound`, or to the end.
+    /// The options of an attempt up to `bound`, or up to the end of the range if `bound` is `None`.
     fn read_options(&self, bound: Option<&[u8]>, removed_max: u64, entries_max: usize) -> ReadOptions {
         let (low, high) = (&*self.low, self.high.as_deref());
         let mut options = match (bound, self.reverse) {
@@ -213,8 +214,8 @@ impl Rest {
         options
     }
 
-    /// A key inside that differs from the start, `low` or with `reverse` `high`, by one unit of bit `reach` (0 is the
-    /// highest bit of the first byte). `None` if there is none.
+    /// A key inside the rest that differs from its start by one unit of bit `reach` (0 is the highest bit of the first
+    /// byte). The start is `low`, or `high` in a reverse scan. Returns `None` if there is no such key.
     fn nearer(&self, reach: u32) -> Option<Bytes> {
         let (byte, bit) = ((reach / 8) as usize, 0x80_u8 >> (reach % 8));
         let start = if self.reverse { self.high.as_deref().unwrap_or(&[]) } else { &*self.low };

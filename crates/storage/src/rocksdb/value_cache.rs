@@ -11,8 +11,8 @@
 //! the new value and updates the cache, and then the reader inserts the old value, which stays.
 //!
 //! The epochs prevent this. Each key belongs to one epoch by its hash. A commit changes the epochs of its keys before
-//! it calls RocksDB and again afterwards. A reader inserts a value only if the epoch is the same as **before** its
-//! read of RocksDB.
+//! it calls RocksDB and again afterwards. A reader inserts a value only if the epoch is the same as before its read of
+//! RocksDB.
 //!
 //! While an epoch is odd, a commit is running. The cache then returns no value of these keys, because other readers
 //! may already have seen the new value in RocksDB. A commit updates existing entries and inserts no others, so a
@@ -36,22 +36,24 @@ use crate::operation::{Value, Version};
 use klad_base::sync::Mutex;
 
 /// The memory of an entry beyond the bytes of key and record: its slots in the slab and in the hash table, and the
-/// rounding of an allocation. Measured with 200,000 entries: 73 for values of 10 bytes, 79 for 100, 75 for 1,000 (the
-/// test below).
+/// rounding of an allocation. The test below measures 200,000 entries: 73 bytes for values of 10 bytes, 79 for 100
+/// bytes, 75 for 1,000 bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 76;
 
-/// The bytes of the cache per epoch, rounded up to at most twice as many. Epochs take at most a sixtieth of the memory.
+/// The minimum number of bytes of the cache per epoch. The number of epochs is a power of two, so the real number of
+/// bytes may be up to twice as large. Epochs take at most a sixtieth of the memory.
 const BYTES_PER_EPOCH: u64 = 512;
 
-/// The maximum number of epochs. A commit of some hundred keys makes only some hundred of them odd, and all of them
-/// fit in a core's own CPU cache.
+/// The maximum number of epochs. A commit of some hundred keys makes only some hundred epochs odd, and all epochs fit
+/// in a core's own CPU cache.
 const EPOCHS_MAX: u64 = 1 << 16;
 
 /// The cache has about one shard for each of this many bytes, up to [`SHARDS_MAX`]. When the tables of a shard are
-/// full, they are copied into larger ones under the shard's lock; at this size that takes at most some 100 µs.
+/// full, the cache copies them into larger ones under the shard's lock. With shards of this size, the copy takes at
+/// most about 100 µs.
 const SHARD_BYTES_MAX: u64 = 1 << 20;
 
-/// The maximum number of shards: 16 bits of the hash select one. Together they hold 64 GiB.
+/// The maximum number of shards: 16 bits of the hash select one. This many shards hold 64 GiB.
 const SHARDS_MAX: u64 = 1 << 16;
 
 /// The value cache.
@@ -61,7 +63,7 @@ pub(super) struct ValueCache {
     shards: Box<[Mutex<Shard>]>,
 }
 
-/// The entries by the hash of their keys. Two keys with the same hash take each other's place.
+/// The entries by the hash of their keys. Two keys with the same hash replace each other.
 type Entries = Cache<u64, Entry, Weight, PrecomputedHash, DefaultLifecycle<u64, Entry>>;
 
 struct Shard {
@@ -96,7 +98,7 @@ impl Entry {
 pub(super) enum CacheUpdate<'v> {
     /// Replaces the value by the new one.
     Replace(Version, &'v Value),
-    /// Removes the entry: the new value is absent, not cacheable, or unknown.
+    /// Removes the entry, because the new value is absent, not cacheable, or unknown.
     Remove,
 }
 
@@ -104,8 +106,8 @@ pub(super) enum CacheUpdate<'v> {
 pub(super) enum Lookup {
     /// The cache has the value.
     Hit(Version, Value),
-    /// The caller must read RocksDB. With a snapshot it may insert the value that it finds; without one a commit is
-    /// running.
+    /// The caller must read RocksDB. With a snapshot, the caller may insert the value that it finds. Without a
+    /// snapshot, a commit is running.
     Miss(Option<EpochSnapshot>),
 }
 
@@ -143,7 +145,7 @@ impl ValueCache {
         })
     }
 
-    /// Changes the capacity. A shard that becomes smaller is emptied, because its slab would keep its size.
+    /// Changes the capacity. A shard that becomes smaller is emptied, because its memory would otherwise not shrink.
     pub(super) fn set_bytes(&self, bytes: u64) {
         let shard_bytes = bytes.saturating_sub(size_of_val(&*self.epochs) as u64) / self.shards.len() as u64;
         for shard in &self.shards {
@@ -155,7 +157,7 @@ impl ValueCache {
             }
             let old = std::mem::replace(&mut shard.entries, empty);
             drop(shard);
-            // It frees thousands of allocations, so the lock is released first.
+            // Dropping `old` frees thousands of allocations, so the lock is released first.
             drop(old);
         }
     }
@@ -198,8 +200,8 @@ impl ValueCache {
         }
     }
 
-    /// Begins a commit of `keys`: until [`Self::end_commit`] the cache returns none of them. Stores their hashes for
-    /// `end_commit`.
+    /// Begins a commit of `keys`: until [`Self::end_commit`] the cache returns none of them. Stores the hashes of the
+    /// keys in `hashes` for `end_commit`.
     pub(super) fn begin_commit<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, hashes: &mut Vec<u64>) {
         hashes.clear();
         for key in keys {
@@ -255,7 +257,7 @@ impl ValueCache {
             let empty = new_entries(shard.entries.capacity());
             let old = std::mem::replace(&mut shard.entries, empty);
             drop(shard);
-            // It frees thousands of allocations, so the lock is released first.
+            // Dropping `old` frees thousands of allocations, so the lock is released first.
             drop(old);
         }
         for epoch in &self.epochs {

@@ -1,4 +1,5 @@
-//! The files of the console's page, which are parts of the program: the console needs no network and no directory.
+//! The files of the console's page. They are compiled into the program, so the console needs no network and no
+//! directory.
 //!
 //! `console` calls this.
 
@@ -16,9 +17,9 @@ use hyper::{Request, Response, StatusCode};
 
 use crate::admin::page::Page;
 
-/// One file.
+/// One file of the console.
 struct Asset {
-    /// Below `/console/`. The page itself is at `/console`, and at `/console/`, which people type.
+    /// The path below `/console/`. The page itself, `index.html`, is also at `/console` and `/console/`.
     name: &'static str,
     content_type: &'static str,
     bytes: &'static [u8],
@@ -45,7 +46,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 const JSON: &str = "application/json";
 const PICTURE: &str = "image/svg+xml";
 
-/// All files.
+/// All files of the console.
 static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
     vec![
         file!("index.html", HTML),
@@ -79,8 +80,8 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
     ]
 });
 
-/// The headers of every file. The page may load only these files, may talk only to this server, and no other page may
-/// show it in a frame or reach into its window.
+/// The headers of every file. They let the page load only these files and talk only to this server. They let no other
+/// page show the console in a frame or access its window.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         CONTENT_SECURITY_POLICY,
@@ -91,19 +92,19 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (REFERRER_POLICY, "no-referrer"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-    // The client asks each time whether its copy is the current one: klad may have been updated.
+    // The browser asks each time whether its copy is current, because klad may have been updated.
     (CACHE_CONTROL, "no-cache"),
 ];
 
-/// Which charts there are, and which metrics they need.
+/// The file that says which charts the console has, and which metrics each chart needs.
 pub(super) const CHARTS: &str = include_str!("assets/charts.json");
 
-/// Whether a file is at `path`.
+/// Whether a file of the console is at `path`.
 pub(in crate::admin) fn is_path(path: &str) -> bool {
     find(path).is_some()
 }
 
-/// Answers a request for a file.
+/// Answers a request for a file. Returns `None` if there is no such file.
 pub(super) fn answer(request: &Request<Incoming>) -> Option<Response<Page>> {
     let asset = find(request.uri().path())?;
     let etag = format!("\"{:08x}\"", crc32c::crc32c(asset.bytes));

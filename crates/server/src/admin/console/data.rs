@@ -1,11 +1,11 @@
-//! `/console/data/v1/...`: passes requests on to a worker, which answers them as if they had come to the data listener:
-//! with the same admission, tokens and limits. The admin thread only moves bytes.
+//! `/console/data/v1/...`: passes requests on to a worker. The worker answers them as if they had come to the data
+//! listener, with the same admission, tokens and limits. The admin thread only moves bytes.
 //!
 //! ```text
 //!   browser ─▶ admin thread: hyper's client ─▶ pair of Unix sockets ─▶ worker: the same path as a client's connection
 //! ```
 //!
-//! Each request has its own pair. `console` calls this.
+//! Each request has its own pair of sockets. `console` calls this.
 
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
@@ -32,9 +32,9 @@ use klad_storage::operation::Error;
 /// The prefix before the path of the data listener.
 const PREFIX: &str = "/console/data";
 
-/// The headers of every answer. A value may be a hostile HTML page. If a browser is led to its URL, it must not run the
-/// page as if it were the console's: it downloads the value, and would show it only without scripts and without an
-/// origin.
+/// The headers of every answer. A value may be a hostile HTML page, and a link may lead a browser to the URL of this
+/// value. The browser must not run the page with the rights of the console. So the headers make the browser download
+/// the value. A browser that shows the value all the same gives it no scripts and no origin.
 const HEADERS: [(HeaderName, &str); 5] = [
     (CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox; frame-ancestors 'none'"),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -52,11 +52,12 @@ pub(in crate::admin) fn is_path(path: &str) -> bool {
 pub struct Forwarded {
     body: Incoming,
     deadline: Deadline,
-    /// `None` for the body of a request, whose answer holds the place.
+    /// The place of the request, which is free again when the answer's body is dropped. `None` for the body of a
+    /// request.
     _place: Option<OwnedSemaphorePermit>,
 }
 
-/// Lets a worker answer the request.
+/// Hands the request to a worker, and returns the worker's answer.
 pub(super) async fn answer(
     workers: &ConsoleHandles,
     request: Request<Incoming>,
@@ -80,7 +81,7 @@ pub(super) async fn answer(
         .handshake(TokioIo::new(own))
         .await
         .map_err(lost)?;
-    // Its errors are also those of the request and of the body.
+    // This task ignores errors of the connection, because the request or the body reports the same errors.
     tokio::task::spawn_local(async { drop(connection.await) });
     let answer = sender.send_request(forward(request, deadline)).await.map_err(lost)?;
     let mut answer =

@@ -11,11 +11,12 @@
 //!                                             then each second
 //! ```
 //!
-//! `uptime_ms` is monotonic: it tells samples of one process (one `started_ms`) apart, also if the clock is set.
-//! `left_out`: samples lack values, because there are too many series. It stays true.
+//! `uptime_ms` is monotonic. It identifies a sample within one process (one `started_ms`), even if the clock is set.
+//! `left_out` is true when samples lack values because there are too many series. Once true, it stays true.
 //!
-//! A stream keeps only the number of its next sample. A slow client gets what it has missed as history, and never more
-//! than the ring holds, so no client makes klad keep anything. `console` creates streams, `page` polls them.
+//! A stream keeps only the number of its next sample. A slow client gets the samples that it has missed as history, at
+//! most as many as the ring holds. So klad stores nothing extra for a slow client. `console` creates streams, `page`
+//! polls them.
 
 use std::fmt::Write as _;
 use std::rc::Rc;
@@ -30,13 +31,13 @@ use crate::admin::console::ring::Ring;
 use crate::admin::deadline::Deadline;
 use crate::limits::{CONSOLE_EVENT_SAMPLES_MAX, CONSOLE_SAMPLE_INTERVAL};
 
-/// One stream. It has no end.
+/// One stream of events. It has no end.
 pub struct Events {
     admin: Rc<Admin>,
     deadline: Deadline,
     /// The number of the next sample to send.
     next: u64,
-    /// What the client knows of the series.
+    /// What the client already knows about the series.
     known: Known,
     _place: OwnedSemaphorePermit,
 }
@@ -54,21 +55,22 @@ impl Events {
             return Poll::Pending;
         };
         (self.known, self.next) = (known(&ring), next);
-        // hyper asks only when the client has taken what came before.
+        // hyper polls again only after it has written the previous event to the client.
         self.deadline.progress();
         Poll::Ready(event.into())
     }
 }
 
-/// The number of series, and whether some are left out.
+/// What a client knows: the number of series, and whether some series are left out.
 type Known = (usize, bool);
 
 fn known(ring: &Ring) -> Known {
     (ring.latest().series().len(), ring.latest().left_out())
 }
 
-/// Returns the next event of a client that knows `client` of the series and needs the sample `next`, and the sample
-/// that it needs then. `None`: it has everything.
+/// Returns the next event for a client that knows `client` about the series and needs the sample `next`. The second
+/// value is the number of the sample that the client needs after this event. Returns `None` if the client has
+/// everything.
 fn event(ring: &Ring, client: Known, next: u64) -> Option<(String, u64)> {
     let next = next.max(ring.oldest());
     if known(ring) != client {

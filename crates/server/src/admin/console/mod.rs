@@ -1,4 +1,4 @@
-//! The console: a page for people, at `/console`. It draws what `/metrics` counts, and browses the data.
+//! The console: a page for people, at `/console`. It shows the metrics of `/metrics` as charts, and browses the data.
 //!
 //! ```text
 //!   /console, /console/NAME     the page and its files, without a token: they contain no data
@@ -46,18 +46,19 @@ pub use events::Events;
 pub(super) use assets::is_path as is_file;
 pub(super) use data::is_path as is_data;
 
-/// What the console needs beside the other fields of [`Admin`].
+/// What the console needs in addition to the other fields of [`Admin`].
 pub struct Console {
     ring: RefCell<Ring>,
     streams: Arc<Semaphore>,
     data_requests: Arc<Semaphore>,
     workers: ConsoleHandles,
-    /// `false`: the data listener would turn clients away that this listener lets in, so the console has no data.
+    /// Whether the console gives access to the data. `false` if the data listener would reject clients that the admin
+    /// listener accepts.
     has_data: bool,
     started: Instant,
 }
 
-/// `charts.json`, as far as the server needs it.
+/// The part of `charts.json` that the server needs.
 #[derive(Deserialize)]
 struct Charts {
     families: Vec<ChartFamily>,
@@ -142,7 +143,7 @@ impl Admin {
         }
     }
 
-    /// What the page needs to know before it draws.
+    /// Returns what the page needs to know before it draws, such as what the client may do.
     fn session(&self, request: &Request<Incoming>) -> Result<serde_json::Value, ApiError> {
         let access = match self.authorization.grant(request.headers())? {
             Access::ReadWrite => "read-write",
@@ -156,7 +157,7 @@ impl Admin {
             "execution": self.executor.strategy_name(),
             "version": env!("CARGO_PKG_VERSION"),
             "started_ms": self.console.ring.borrow().started_ms(),
-            // Without tokens, /console/data needs such a URL.
+            // Without tokens, klad allows `/console/data` only if the URL has an IP address or `localhost`.
             "data": self.console.has_data && (tokens || origin::is_trusted_host(request.headers())),
         }))
     }

@@ -9,27 +9,27 @@ use klad_base::metrics::Samples;
 
 use crate::limits::{CONSOLE_SAMPLES, CONSOLE_SERIES_MAX};
 
-/// The samples, oldest first, each with its number: 0, 1, 2 and so on since the start.
+/// The samples, oldest first. They are numbered 0, 1, 2 and so on since the start of klad.
 pub(super) struct Ring {
     /// The latest sample, and the names of all series.
     latest: Samples,
     rows: VecDeque<Row>,
-    /// The values: sample N has the slot N modulo `CONSOLE_SAMPLES`. One allocation, whose pages take memory when they
-    /// are first used.
+    /// The values of all samples. Sample N has the slot N modulo `CONSOLE_SAMPLES`. The vector is one allocation, whose
+    /// pages take memory only when they are first used.
     values: Vec<f64>,
     taken: u64,
     waiting: Vec<Waker>,
-    /// When klad started, Unix ms. Another value means another process, whose counters began again.
+    /// When klad started, Unix ms. A different value means that klad was restarted, and that its counters began again.
     started_ms: u64,
 }
 
-/// What is known of a sample beside its values.
+/// What the ring stores of a sample in addition to its values.
 #[derive(Clone, Copy)]
 struct Row {
     unix_ms: u64,
-    /// The monotonic time since the start of klad: unlike Unix time, it only grows.
+    /// The monotonic time since the start of klad. Unlike Unix time, it only grows.
     uptime_ms: u64,
-    /// The number of values.
+    /// The number of values of this sample.
     known: usize,
 }
 
@@ -83,10 +83,10 @@ impl Ring {
     /// Appends a sample as JSON: `[unix_ms,uptime_ms,value,...]`, with `null` where the value is unknown.
     ///
     /// # Panics
-    /// If the sample is not kept.
+    /// If the ring does not have the sample.
     pub(super) fn write(&self, json: &mut String, number: u64) {
         let position = usize::try_from(number - self.oldest()).expect("few are kept");
-        // Series that are new since then are at the end.
+        // Series that appeared after this sample are at the end of the list, so they are written as `null`.
         let Row { unix_ms, uptime_ms, known } = self.rows[position];
         let _ = write!(json, "[{unix_ms},{uptime_ms}");
         for value in &self.values[slot(number)][..known] {
@@ -100,8 +100,8 @@ impl Ring {
     }
 }
 
-/// Appends a value. Almost all values are whole numbers, and `itoa` takes a tenth of the time of a float: a page that
-/// opens gets half a million of them.
+/// Appends a value as JSON. Almost all values are whole numbers, and `itoa` writes one in a tenth of the time of a
+/// float. This matters because a page that opens gets half a million values.
 fn write_value(json: &mut String, value: f64) {
     #[expect(clippy::cast_possible_truncation, reason = "the comparison finds out")]
     let whole = value as i64;
@@ -116,7 +116,7 @@ fn write_value(json: &mut String, value: f64) {
     }
 }
 
-/// Where the values of a sample are.
+/// Returns where the values of a sample are in `values`.
 fn slot(number: u64) -> Range<usize> {
     let slot = usize::try_from(number % CONSOLE_SAMPLES as u64).expect("few");
     slot * CONSOLE_SERIES_MAX..(slot + 1) * CONSOLE_SERIES_MAX

@@ -18,7 +18,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// Returns the form with this parameter value.
+    /// Returns the format whose parameter value is `name`.
     pub(super) fn named(name: &str) -> Option<Form> {
         match name {
             "pprof" => Some(Form::Pprof),

@@ -26,7 +26,7 @@ pub(super) enum Kind {
 /// A profile that has begun.
 pub(super) enum Window {
     Cpu(cpu::Window),
-    /// A profile of all allocations since the start: nothing had to begin.
+    /// A profile of all allocations since the start of klad, so there was nothing to begin.
     Heap(View),
     Allocations(heap::Window),
     /// A lock profile. The kind decides whether idle waits are included.
@@ -130,7 +130,7 @@ impl Window {
 }
 
 impl Recording {
-    /// Adds the names of functions.
+    /// Replaces the addresses by the names of functions.
     pub(super) fn named(self, symbols: &Symbols) -> Profile<Name> {
         match self {
             Recording::Stacks(profile) => symbols.name(profile),

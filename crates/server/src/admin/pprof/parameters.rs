@@ -15,7 +15,7 @@ use crate::limits::{
     PROFILE_HZ_MAX, PROFILE_WINDOW_MAX, PROFILE_WINDOW_MIN,
 };
 
-/// Parameters that every kind accepts and ignores: flame graphs and Go's tools send them.
+/// Parameters that every kind accepts and ignores, because flame graphs and Go's tools send them.
 const TOLERATED: &[&str] = &["s", "x", "y", "gc"];
 
 /// The parameters of a request for a profile. Those that the request lacks have their defaults.
@@ -31,8 +31,8 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Parses a query. `known` has the parameters of the kind. Rejects others, so that a typing error does not give a
-    /// profile that the client did not want.
+    /// Parses a query. `known` has the names of the parameters that the kind accepts. Rejects other parameters, so that
+    /// a typing error does not give a profile that the client did not want.
     pub(super) fn read(query: &str, known: &[&str]) -> Result<Parameters, ApiError> {
         let mut parameters = Parameters {
             seconds: None,
@@ -69,7 +69,7 @@ impl Parameters {
                     parameters.form = Form::named(&value).ok_or_else(|| ApiError::BadParameter(words.to_owned()))?;
                     parameters.form_given = true;
                 }
-                // Go's parameter for text.
+                // Go's parameter that asks for text.
                 "debug" => match &*value {
                     "0" => {}
                     "1" | "2" if parameters.form_given => {}
@@ -82,8 +82,8 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// Returns the length of a profile of `kind`: what the client asked for, or the default. Zero: the profile shows
-    /// one moment, or everything since the start.
+    /// Returns the length of a profile of `kind`: what the client asked for, or the default. Zero means that the
+    /// profile shows one moment, or everything since the start of klad.
     pub(super) fn window(&self, kind: Kind) -> Duration {
         self.seconds.unwrap_or(match kind {
             Kind::Cpu => CPU_PROFILE_SECONDS,

@@ -1,5 +1,5 @@
-//! The part of a value that `Range` asks for (RFC 9110, section 14). klad answers one range of bytes; it answers other
-//! forms with the whole value, as the standard allows. `point` calls this.
+//! The part of a value that `Range` asks for (RFC 9110, section 14). klad supports one range of bytes. It answers other
+//! forms of the header with the whole value, as the standard allows. `point` calls this.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub(super) enum Part {
     Unsatisfiable,
 }
 
-/// The part of a value of `length` bytes that a request asks for.
+/// Returns the part of a value of `length` bytes that a request asks for.
 pub(super) fn part(headers: &HeaderMap, length: usize) -> Part {
     let mut all = headers.get_all(RANGE).iter();
     let (Some(header), None) = (all.next(), all.next()) else { return Part::Whole };
@@ -25,7 +25,7 @@ pub(super) fn part(headers: &HeaderMap, length: usize) -> Part {
     let Some((first, last)) = range.and_then(|range| range.trim().split_once('-')) else { return Part::Whole };
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        // A number beyond the machine's is beyond every value.
+        // A number that does not fit into `usize` is beyond the end of every value.
         digits.then(|| text.parse().unwrap_or(usize::MAX))
     };
     let range = match (number(first), number(last)) {

@@ -1,6 +1,6 @@
-//! Conditions of requests (RFC 9110, section 13). A read compares the stored value with them here; a write hands its
-//! condition to the engine, which evaluates it together with the change. A condition that klad cannot honour is an
-//! error and is never ignored. `route` and `point` call this.
+//! Conditions of requests (RFC 9110, section 13). For a read, this module compares the stored value with the
+//! conditions. A write hands its condition to the engine, which evaluates the condition together with the change. A
+//! condition that klad cannot honour is an error and is never ignored. `route` and `point` call this.
 
 use hyper::HeaderMap;
 use hyper::header::{
@@ -10,7 +10,7 @@ use hyper::header::{
 use crate::http::api_error::ApiError;
 use klad_storage::operation::{Condition, Version};
 
-/// The condition of a write, from `If-Match: *`, `If-Match: "tag"` or `If-None-Match: *`.
+/// Returns the condition of a write, from `If-Match: *`, `If-Match: "tag"` or `If-None-Match: *`.
 pub(super) fn of_write(headers: &HeaderMap) -> Result<Option<Condition>, ApiError> {
     for name in [IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, IF_RANGE] {
         if headers.contains_key(&name) {
@@ -26,7 +26,7 @@ pub(super) fn of_write(headers: &HeaderMap) -> Result<Option<Condition>, ApiErro
     }
 }
 
-/// The condition of `If-Match: *` or `If-Match: "tag"`.
+/// Returns the condition of `If-Match: *` or `If-Match: "tag"`.
 pub(super) fn if_match(value: &[u8]) -> Result<Condition, ApiError> {
     if value == b"*" {
         return Ok(Condition::Present);
@@ -35,7 +35,7 @@ pub(super) fn if_match(value: &[u8]) -> Result<Condition, ApiError> {
     Ok(version(tag).map_or(Condition::Never, Condition::Is))
 }
 
-/// The only header called `name`.
+/// Returns the value of the only header called `name`. Fails if there are two such headers.
 fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h [u8]>, ApiError> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
@@ -44,27 +44,27 @@ fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h [u
     }
 }
 
-/// The text between the quotes of one strong tag.
+/// Returns the text between the quotes of one strong tag.
 fn strong_tag(value: &[u8]) -> Option<&[u8]> {
     let tag = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     tag.iter().all(|byte| matches!(byte, 0x21 | 0x23..=0x7E | 0x80..)).then_some(tag)
 }
 
-/// The version that a tag names; `None` if no version has this tag.
+/// Returns the version that a tag names, or `None` if no version has this tag.
 fn version(tag: &[u8]) -> Option<Version> {
     let text = std::str::from_utf8(tag).ok()?;
     let number = text.parse().ok().filter(|number: &u64| *number > 0 && number.to_string() == text)?;
     Some(Version::new(number))
 }
 
-/// What a read answers.
+/// How klad answers a read with conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The value.
     Value,
-    /// 304.
+    /// The status 304, because the client already has the value.
     NotModified,
-    /// 412.
+    /// The status 412, because a condition does not hold.
     Failed,
 }
 
@@ -97,8 +97,8 @@ pub(super) fn fails_if_absent(headers: &HeaderMap) -> bool {
     headers.contains_key(IF_MATCH)
 }
 
-/// Whether klad may answer with a part of the value: `If-Range` is absent, or has the value's tag. A date never
-/// suffices: the value may have changed twice in its second, and the client would join parts of two values (RFC 9110,
+/// Whether klad may answer with a part of the value, because `If-Range` is absent or has the value's tag. A date never
+/// suffices: the value may have changed twice within a second, and the client would join parts of two values (RFC 9110,
 /// section 13.1.5).
 pub(super) fn allows_range(headers: &HeaderMap, tag: Version) -> bool {
     let Some(value) = headers.get(IF_RANGE) else { return true };
@@ -109,7 +109,7 @@ pub(super) fn allows_range(headers: &HeaderMap, tag: Version) -> bool {
 fn matches(headers: &HeaderMap, name: &HeaderName, tag: Version, weak: bool) -> bool {
     let wanted = tag.get().to_string();
     headers.get_all(name).iter().any(|value| {
-        // A tag cannot contain a quote, so the parts between quotes are tags and what separates them.
+        // A tag cannot contain a quote, so splitting at quotes gives separators and tags in turn.
         let mut parts = value.as_bytes().split(|byte| *byte == b'"');
         let mut before = parts.next().unwrap_or_default();
         if value.as_bytes().trim_ascii() == b"*" {

@@ -1,6 +1,6 @@
-//! The description of this interface: `openapi.json`, an `OpenAPI` 3.1 document, and a page that shows it. Both are in
-//! the binary. The tests below compare the document with `route` and with the error codes: change them together.
-//! `tests/it/v1_openapi.rs` compares it with a running server. `v1` calls this.
+//! The description of this interface: `openapi.json`, an `OpenAPI` 3.1 document, and a page that shows it. Both are
+//! compiled into the program. The tests below compare the document with `route` and with the error codes: change them
+//! together. `tests/it/v1_openapi.rs` compares it with a running server. `v1` calls this.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ use crate::http::body::Content;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// The page, made at the first request for it.
+/// The page, which klad makes at the first request for it.
 static PAGE: LazyLock<Bytes> = LazyLock::new(|| page(&document()).into());
 
 /// A form of the description.
@@ -189,12 +189,12 @@ fn types(document: &Value) -> Markup {
     }
 }
 
-/// Cells of tables are plain text.
+/// Removes backticks, because cells of tables are plain text.
 fn plain(text: &str) -> String {
     text.replace('`', "")
 }
 
-/// The codes, which the schema of a problem document lists with their causes.
+/// Shows the error codes, which the schema of a problem document lists with their causes.
 fn errors(document: &Value) -> Markup {
     let codes = document["components"]["schemas"]["Problem"]["properties"]["code"]["oneOf"].as_array();
     let rows = codes

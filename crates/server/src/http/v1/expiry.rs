@@ -1,5 +1,5 @@
-//! How long a value lives: from `?ttl=`, `Klad-TTL` or a member of a batch item to a time of the machine's clock, and
-//! back to the seconds that are left. `route`, `point`, `batch` and `scan` call this.
+//! How long a value lives. Converts `?ttl=`, `Klad-TTL` or a member of a batch item to a time of the machine's clock,
+//! and this time back to the seconds that are left. `route`, `point`, `batch` and `scan` call this.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::limits::TTL_RANGE;
 use klad_base::clock;
 use klad_storage::operation::Value;
 
-/// The header with the time that a value is to live, or has left.
+/// The header with a time to live. A write says how long the value is to live, and a read how much time is left.
 pub const TTL_HEADER: &str = "klad-ttl";
 
 /// Reads a time such as `60`, `0.5`, `60s` or `1h 30m`.
@@ -30,12 +30,13 @@ fn checked(ttl: Option<Duration>) -> Result<Duration, ApiError> {
     ttl.filter(|ttl| TTL_RANGE.contains(ttl)).ok_or(ApiError::BadTtl)
 }
 
-/// The time at which a value expires that is to live for `ttl` from now on, milliseconds since 1970.
+/// Returns the time at which a value expires that lives for `ttl` from now on, in milliseconds since 1970.
 pub(super) fn at(ttl: Duration) -> Option<NonZeroU64> {
     NonZeroU64::new(clock::unix_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)))
 }
 
-/// The seconds that a value has left, if it expires: at least one millisecond, because the value is still there.
+/// Returns how many seconds a value has left, if it expires. Returns at least one millisecond, because the value still
+/// exists.
 pub(super) fn left_s(value: &Value) -> Option<f64> {
     let expiry = value.attributes.as_ref()?.expires_at_ms?;
     let left_ms = expiry.get().saturating_sub(clock::unix_ms()).max(1);

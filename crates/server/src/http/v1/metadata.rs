@@ -1,13 +1,13 @@
-//! Content type, content encoding and user metadata of a value: from headers, a batch item or an imported entry to the
-//! bytes that are stored, and back.
+//! Content type, content encoding and user metadata of a value. Encodes them from headers, a batch item or an imported
+//! entry to the bytes that klad stores, and decodes these bytes.
 //!
 //! ```text
 //!   stored: entries, each │ length of the name 1 │ length of the value 2, little-endian │ name │ value │
 //!           the entry with the empty name is the content type, the one with the name ":" the content encoding
 //! ```
 //!
-//! The bytes of a value are given back as they came; names are in lower case, as HTTP reads them. klad does not code
-//! or decode a value: the content encoding only describes it. `docs/storage-format.md` describes the form too.
+//! klad returns metadata values as they came, and names in lower case, as HTTP reads them. klad does not encode or
+//! decode the stored value: the content encoding only describes it. `docs/storage-format.md` describes the form too.
 //! `route`, `point`, `batch`, `scan` and `changes` call this, and so do `klad export` and `klad import`.
 
 use std::borrow::Cow;
@@ -19,13 +19,13 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
 use crate::http::api_error::ApiError;
 use crate::limits::{CONTENT_TYPE_BYTES_MAX, METADATA_BYTES_MAX, METADATA_ENTRIES_MAX, METADATA_NAME_BYTES_MAX};
 
-/// The beginning of the headers with user metadata.
+/// The beginning of the names of headers with user metadata.
 pub const META_PREFIX: &str = "klad-meta-";
 
 /// What klad answers as the type of a value that was stored without one.
 pub(super) const DEFAULT_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// The names of entries that are no user metadata. No header has such a name.
+/// The names of the entries that are not user metadata. No header has such a name.
 const TYPE_NAME: &[u8] = b"";
 const ENCODING_NAME: &[u8] = b":";
 
@@ -94,7 +94,7 @@ impl Encoder {
         self.encoded.put_slice(value);
     }
 
-    /// The bytes to store.
+    /// Returns the bytes to store.
     #[must_use]
     pub fn finish(self) -> Bytes {
         self.encoded.freeze()
@@ -105,7 +105,7 @@ fn is_short_text(value: &[u8]) -> bool {
     value.len() <= CONTENT_TYPE_BYTES_MAX && value.iter().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// Encodes what the headers of a request say.
+/// Encodes the metadata in the headers of a request.
 pub(super) fn from_headers(headers: &HeaderMap) -> Result<Bytes, ApiError> {
     let mut encoder = Encoder::default();
     if let Some(value) = only(headers, &CONTENT_TYPE, "a value has one content type")? {
@@ -122,7 +122,7 @@ pub(super) fn from_headers(headers: &HeaderMap) -> Result<Bytes, ApiError> {
     Ok(encoder.finish())
 }
 
-/// The value of a header that may be given once.
+/// Returns the value of a header that may be given only once.
 fn only<'h>(headers: &'h HeaderMap, name: &HeaderName, why: &'static str) -> Result<Option<&'h HeaderValue>, ApiError> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -138,8 +138,8 @@ pub struct Metadata<'m> {
     pub content_type: Option<&'m str>,
     /// The content encoding.
     pub content_encoding: Option<&'m str>,
-    /// User metadata: each name once, and its value. Values of one name are joined by a comma, as in a list of headers
-    /// (RFC 9110, 5.3).
+    /// User metadata: each name once, with its value. Values with the same name are joined by a comma, as in a list of
+    /// headers (RFC 9110, 5.3).
     pub user: Vec<(&'m str, Cow<'m, [u8]>)>,
 }
 
@@ -164,15 +164,15 @@ impl<'m> Metadata<'m> {
         read
     }
 
-    /// The members of a JSON object or a CBOR map that are one text each: `content_type` and `content_encoding`, if the
-    /// value has them.
+    /// Returns `content_type` and `content_encoding`, if the value has them, each as a name and a text. JSON objects
+    /// and CBOR maps have members with these names.
     pub fn texts(&self) -> impl Iterator<Item = (&'static str, &'m str)> + use<'m> {
         let texts = [("content_type", self.content_type), ("content_encoding", self.content_encoding)];
         texts.into_iter().filter_map(|(name, text)| Some((name, text?)))
     }
 }
 
-/// The stored entries as names and values. Bytes that klad did not write end the list.
+/// Returns the stored entries as names and values. The list ends at the first bytes that are not a whole entry.
 fn entries(mut stored: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     std::iter::from_fn(move || {
         let (head, rest) = stored.split_first_chunk::<3>()?;

@@ -8,8 +8,8 @@
 //!                 └▶ description   this interface as OpenAPI, and as a page
 //! ```
 //!
-//! `condition`, `expiry`, `metadata`, `byte_range` and `parameters` read the parts of a head. What an engine lacks is
-//! answered 501 and never emulated. `service` calls this.
+//! `condition`, `expiry`, `metadata`, `byte_range` and `parameters` read the parts of a head. If an engine lacks a
+//! feature, klad answers 501 and never emulates the feature. `service` calls this.
 
 use std::num::NonZeroU64;
 use std::rc::Rc;
@@ -53,7 +53,7 @@ pub use metadata::META_PREFIX;
 pub use route::{PREFIX, Request, op, route};
 pub(super) use scan::ScanBody;
 
-/// What a request is answered with.
+/// What the functions of `/v1` need to answer one request.
 pub(super) struct Context<'c> {
     pub(super) worker: &'c Rc<WorkerContext>,
     pub(super) exchange: &'c Rc<Exchange>,
@@ -102,7 +102,7 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
     }
 }
 
-/// What this server takes, as JSON.
+/// Answers with the limits of this server, as JSON.
 fn limits(context: &Context<'_>) -> Reply {
     let executor = context.worker.executor();
     let options = context.options;
@@ -125,7 +125,7 @@ fn limits(context: &Context<'_>) -> Reply {
     }))
 }
 
-/// An answer with a JSON document.
+/// Returns an answer with a JSON document.
 fn json(document: &serde_json::Value) -> Reply {
     let others = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))].into_iter().collect();
     let fields = Fields { others: Some(Box::new(others)), ..Fields::default() };
@@ -137,7 +137,8 @@ fn now() -> Option<NonZeroU64> {
     NonZeroU64::new(clock::unix_ms())
 }
 
-/// The effect of adding `by` to a counter. One that this creates is text, and expires at that time.
+/// Returns the effect of adding `by` to a counter. If this creates the counter, its type is text, and it expires at
+/// `expires_at_ms`.
 fn add(by: i64, expires_at_ms: Option<NonZeroU64>) -> Effect {
     let mut metadata = metadata::Encoder::default();
     metadata.content_type(b"text/plain").expect("a short text");

@@ -1,5 +1,5 @@
-//! The query parameters of `/v1`, which are strict: an unknown parameter and one that is given twice are errors. A
-//! misspelled `ttl` would otherwise store a value for ever. `route` calls this.
+//! The query parameters of `/v1`. klad is strict about them: an unknown parameter is an error, and so is a parameter
+//! that is given twice. Otherwise, a misspelled `ttl` would store a value for ever. `route` calls this.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use crate::http::api_error::ApiError;
 use crate::http::query::{self, BadEscape};
 
-/// Reads base64url with or without padding, and writes it without.
+/// Reads base64url with or without padding, and writes it without padding.
 pub(super) const BASE64URL: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new().with_encode_padding(false).with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -54,7 +54,8 @@ impl<'q> Parameters<'q> {
         std::str::from_utf8(value).map(Some).map_err(|_| bad(name, "UTF-8 text"))
     }
 
-    /// The value of a switch: `true`, `false`, or `false` if it is absent. The name alone means `true`.
+    /// Returns the value of a switch: `true` or `false`. An absent parameter means `false`, and the name alone means
+    /// `true`.
     pub(super) fn switch(&self, name: &'static str) -> Result<bool, ApiError> {
         match self.bytes(name) {
             None | Some(b"false" | b"0") => Ok(false),
@@ -63,7 +64,7 @@ impl<'q> Parameters<'q> {
         }
     }
 
-    /// The value of a parameter with arbitrary bytes: `name` itself, or `name64` in base64url.
+    /// Returns the value of a parameter with arbitrary bytes. The client gives `name`, or `name64` in base64url.
     pub(super) fn binary(
         &self,
         name: &'static str,

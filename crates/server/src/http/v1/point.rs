@@ -69,7 +69,7 @@ fn found(
     let length = value.payload.len();
     let part = if condition::allows_range(headers, version) { byte_range::part(headers, length) } else { Part::Whole };
     let permit = match permit {
-        // A slow reader holds the value until the write timeout.
+        // A slow client can hold the value in memory until the write timeout, so a large value needs a permit.
         None if length > CACHED_VALUE_BYTES_MAX => Some(context.reserve(length, "answer")?),
         permit => permit,
     };
@@ -95,7 +95,7 @@ async fn change(
     permit: Option<BodyPermit>,
     durability: Durability,
 ) -> Result<(ChangeResult, Durability), ApiError> {
-    // A PUT has asked before it read its body. A change in place stores a value too.
+    // For a PUT, klad has checked this before it read the body. A change in place stores a value too.
     match change.effect {
         Effect::Put(_) => {}
         Effect::Delete => context.worker.executor().writable(ChangeKind::Delete)?,
@@ -113,7 +113,7 @@ async fn change(
     }
 }
 
-/// Stores a value: 201 if the key had none before, otherwise 204.
+/// Stores a value. Answers 201 if the key had no value before, otherwise 204.
 pub(super) async fn put(
     context: &Context<'_>,
     put: Change,
@@ -140,7 +140,7 @@ pub(super) async fn put(
     Ok(Reply::new(status, Content::bytes(Bytes::new())).with(fields))
 }
 
-/// Removes a value: 204. An absent key is 404, or 412 with a condition.
+/// Removes a value and answers 204. If the key has no value, answers 404, or 412 if there is a condition.
 pub(super) async fn delete(
     context: &Context<'_>,
     mut delete: Change,

@@ -1,7 +1,7 @@
 //! Routing of `/v1`: from the head of a request to what it asks for, before a byte of its body is read.
 //!
-//! A key is everything after `/v1/kv/`, decoded exactly once from the raw target. Nothing else happens to it: no
-//! segment `..` is removed, `//` stays, `+` is itself. `service` calls this.
+//! A key is everything after `/v1/kv/`, decoded exactly once from the raw target. klad does nothing else to the key: a
+//! segment `..` and `//` stay, and `+` is a plus. `service` calls this.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) enum Action {
     Delete { key: Bytes, condition: Option<Condition>, durability: Durability },
     /// Changes a value in place.
     Update { key: Bytes, condition: Option<Condition>, effect: Effect, durability: Durability },
-    /// Does what the items of the body say.
+    /// Does the changes and reads that the items of the body describe.
     Batch(batch::Request),
     /// Reads a range.
     Scan(Box<scan::Request>),
@@ -44,7 +44,7 @@ pub(super) enum Action {
     RemoveRange { from: Bytes, end: Option<Bytes>, durability: Durability },
     /// Watches changes.
     Changes(Box<changes::Request>),
-    /// Says what this server takes.
+    /// Answers with the limits of this server.
     Limits,
     /// Describes this interface.
     Describe(Description),
@@ -71,7 +71,7 @@ impl Request {
         }
     }
 
-    /// Whether the parameters `ack`, `from` and `replicas` say how many copies must answer.
+    /// Whether the request may have the parameters `ack`, `from` and `replicas`, which say how many copies must answer.
     #[must_use]
     pub fn takes_replicas(&self) -> bool {
         match &self.action {
@@ -88,13 +88,13 @@ impl Request {
         }
     }
 
-    /// Whether the body has a meaning.
+    /// Whether klad uses the body of the request.
     pub(in crate::http) fn needs_body(&self) -> bool {
         matches!(self.action, Action::Put { .. } | Action::Batch(_))
     }
 
-    /// Whether the body is stored, so that klad asks before it reads the body whether storage takes writes. A batch may
-    /// only read.
+    /// Whether the request stores its body. If it does, klad asks whether storage takes writes, before it reads the
+    /// body. A batch is not included, because it may only read.
     pub(in crate::http) fn stores(&self) -> bool {
         matches!(self.action, Action::Put { .. })
     }
@@ -107,7 +107,7 @@ impl Request {
         }
     }
 
-    /// Replaces the error of a body that is too long by the one of a batch.
+    /// If the request is a batch, replaces the error of a body that is too long by the error of a batch.
     pub(in crate::http) fn too_large(&self, error: ApiError) -> ApiError {
         match (error, &self.action) {
             (ApiError::ValueTooLarge { limit_bytes }, Action::Batch(_)) => {
@@ -117,7 +117,7 @@ impl Request {
         }
     }
 
-    /// The length of the key, or of the start of a range.
+    /// Returns the length of the key, or of the start of a range.
     pub(in crate::http) fn key_bytes(&self) -> usize {
         match &self.action {
             Action::Get { key, .. }
@@ -130,7 +130,8 @@ impl Request {
     }
 }
 
-/// Returns the op of a request for counting, from path and method alone, whether or not klad rejects it.
+/// Returns the op under which klad counts a request. The op depends only on method and target, so a rejected request
+/// has one too.
 #[must_use]
 pub fn op(method: &Method, path: &str, query: &str) -> Op {
     let one_key = path.starts_with("/v1/kv/") || query.contains("key64=");
@@ -161,7 +162,7 @@ pub fn op(method: &Method, path: &str, query: &str) -> Op {
 /// Decides what a request asks for.
 ///
 /// # Errors
-/// [`ApiError`]: unknown path, wrong method, bad parameters, key longer than `--key-max`.
+/// [`ApiError`] for an unknown path, a wrong method, bad parameters, or a key that is longer than `--key-max`.
 pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
     let action = match head.path {
         KEYS if has_key64(head.query) => {
@@ -200,7 +201,7 @@ pub fn route(head: &Head<'_>, options: &Options) -> Result<Request, ApiError> {
     Ok(Request { action })
 }
 
-/// `action` if the request is a GET or HEAD without parameters.
+/// Returns `action` if the request is a GET or HEAD without parameters.
 fn without_parameters(head: &Head<'_>, action: Action) -> Result<Action, ApiError> {
     if !matches!(*head.method, Method::GET | Method::HEAD) {
         return Err(ApiError::MethodNotAllowed("GET, HEAD"));
@@ -213,7 +214,7 @@ fn has_key64(query: &str) -> bool {
     query.split('&').any(|parameter| parameter.split_once('=').map_or(parameter, |(name, _)| name) == "key64")
 }
 
-/// The parameters that a method takes on one key. The first is `key64`.
+/// Returns the parameters that a method takes on one key. The first parameter is `key64`.
 fn parameters_of_key(method: &Method) -> Result<&'static [&'static str], ApiError> {
     match *method {
         Method::GET | Method::HEAD => Ok(&["key64", "ack", "from", "replicas"]),
@@ -231,7 +232,7 @@ fn key_action(head: &Head<'_>, key: Bytes, parameters: &Parameters<'_>, options:
     if matches!(*head.method, Method::GET | Method::HEAD) {
         let mut headers = head.headers.clone();
         if *head.method == Method::HEAD {
-            // Only GET has ranges (RFC 9110, section 14.2).
+            // Only GET may ask for a range of bytes (RFC 9110, section 14.2).
             headers.remove(RANGE);
         }
         return Ok(Action::Get { key, headers: Box::new(headers) });
@@ -255,7 +256,7 @@ fn key_action(head: &Head<'_>, key: Bytes, parameters: &Parameters<'_>, options:
     }
 }
 
-/// The effect of a POST on one key.
+/// Returns the effect of a POST on one key.
 fn update(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Effect, ApiError> {
     match parameters.text("op")? {
         Some("add") => {
@@ -282,7 +283,7 @@ fn update(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Effect, Ap
     }
 }
 
-/// The time to live that the parameter, or the header, asks for.
+/// Returns the time to live that the parameter or the header asks for.
 fn ttl(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     let parameter = parameters.text("ttl")?.map(expiry::parse).transpose()?;
     let mut all = headers.get_all(expiry::TTL_HEADER).iter();
@@ -297,7 +298,8 @@ fn ttl(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Durati
     }
 }
 
-/// The durability that the parameter, otherwise the header, asks for. Both must be valid.
+/// Returns the durability that the parameter asks for. Without the parameter, returns the one of the header. Both must
+/// be valid.
 pub(super) fn durability(parameters: &Parameters<'_>, headers: &HeaderMap) -> Result<Option<Durability>, ApiError> {
     let read = |asked: &[u8]| {
         let word = std::str::from_utf8(asked).ok();

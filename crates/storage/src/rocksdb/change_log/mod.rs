@@ -5,16 +5,18 @@
 //!   rocksdb/000019.log           logs that RocksDB still needs; the newest grows
 //! ```
 //!
-//! A log has exactly what was committed, in commit order, so the feed is complete after a kill, and a put costs nothing
-//! more than without feeds. `reader` reads a log; this module knows which logs there are and how far each may be read:
+//! A log has exactly what was committed, in commit order. So the feed is complete after a kill, and a put costs no more
+//! than without feeds. `reader` reads a log; this module knows which logs there are and how far a feed may read each
+//! log:
 //!
-//! * not beyond the last committed sequence number, because a write whose sync is not complete must not be seen;
-//! * in a log before the last, not up to a sequence number with which a later log begins. RocksDB did not recover
-//!   those writes at a start after a crash, and has used their numbers again.
+//! * A feed does not read beyond the last committed sequence number, because it must not show a write whose sync is not
+//!   complete.
+//! * In each log but the last, a feed stops before the smallest sequence number with which a later log begins. At a
+//!   start after a crash, RocksDB did not recover the writes from there on, and has used their numbers again.
 //!
-//! RocksDB numbers writes without gaps. A gap means that changes are missing; then the feed ends and says so.
+//! RocksDB numbers writes without gaps. A gap means that changes are missing. In this case the feed ends and says so.
 //!
-//! Storage threads and the thread of the housekeeping call this. Only `committed` is called in the commit section.
+//! Storage threads and the housekeeping thread call this module. The commit section calls only `committed`.
 
 mod reader;
 
@@ -42,7 +44,7 @@ pub(super) struct ChangeLog {
     retention: Retention,
     last: Mutex<Last>,
     bell: Bell,
-    /// The logs by their numbers.
+    /// The beginning of each log, by the number of the log.
     logs: Mutex<BTreeMap<u64, Beginning>>,
     old: Mutex<OldLogs>,
 }
@@ -50,20 +52,20 @@ pub(super) struct ChangeLog {
 /// The logs in the archive.
 #[derive(Debug, Default)]
 struct OldLogs {
-    /// Sizes, and the times of the last writes, by their numbers.
+    /// The size of each log and the time of its last write, by the number of the log.
     logs: BTreeMap<u64, (u64, SystemTime)>,
-    /// When the archive changed, as of the last list of it.
+    /// The modification time of the archive at its last listing.
     changed: Option<SystemTime>,
-    /// When the list was made.
+    /// The time of the last listing.
     listed: Option<Instant>,
 }
 
 /// The last commit.
 #[derive(Clone, Copy, Debug)]
 struct Last {
-    /// The sequence number of its last write.
+    /// The sequence number of the commit's last write.
     sequence: u64,
-    /// The version of its last change.
+    /// The version of the commit's last change.
     version: u64,
 }
 
@@ -97,7 +99,7 @@ struct Found {
 
 /// How the reading of one log ended.
 enum LogEnd {
-    /// The page is full, or the step has read enough. There is more.
+    /// The page is full, or the step has read enough. There are more changes.
     Pause,
     /// The next change alone is larger than the page.
     TooLarge(usize),
@@ -108,8 +110,8 @@ enum LogEnd {
 }
 
 impl ChangeLog {
-    /// Opens the feed of a database whose last committed write has the number `sequence`. All versions up to `version`
-    /// may have been given out.
+    /// Opens the feed of a database whose last committed write has the sequence number `sequence`. All versions up to
+    /// `version` may have been given out.
     pub(super) fn new(files: &Path, retention: Retention, sequence: u64, version: u64) -> ChangeLog {
         let log = ChangeLog {
             files: files.to_owned(),
@@ -123,7 +125,7 @@ impl ChangeLog {
         log
     }
 
-    /// Whether changes are kept.
+    /// Whether old logs are kept for change feeds.
     pub(super) fn is_on(&self) -> bool {
         self.retention.bytes > 0
     }
@@ -134,8 +136,8 @@ impl ChangeLog {
         self.bell.ring();
     }
 
-    /// Deletes the oldest of the old logs that exceed the retention. Called often, so it lists the archive only if that
-    /// has changed, or some seconds have passed.
+    /// Deletes the oldest of the old logs that exceed the retention. It is called often, so it lists the archive only
+    /// if the archive has changed or some seconds have passed.
     pub(super) fn retain(&self) {
         let archive = self.files.join("archive");
         let changed = archive.metadata().and_then(|metadata| metadata.modified()).ok();
@@ -167,7 +169,7 @@ impl ChangeLog {
                 return;
             }
             let log = archive.join(name_of(number));
-            // Under the lock, so that no reader lists a log that is deleted at the same time.
+            // The lock ensures that no reader lists a log that is being deleted.
             let mut logs = self.logs.lock();
             if let Err(error) = fs::remove_file(&log) {
                 tracing::warn!(%error, log = %log.display(), "cannot delete an old log; klad tries again");
@@ -179,10 +181,10 @@ impl ChangeLog {
         }
     }
 
-    /// Deletes the logs before `first_log`, so that no feed continues over changes that are in no log. The deletions are
-    /// durable on return.
+    /// Deletes the logs before `first_log`, so that no feed continues past changes that are in no log. The deletions
+    /// are durable on return.
     pub(super) fn forget(&self, first_log: u64) -> io::Result<()> {
-        // The archive last: RocksDB may move a log there meanwhile.
+        // The archive comes last, because RocksDB may move a log there meanwhile.
         for directory in [self.files.clone(), self.files.join("archive")] {
             let there = match log_records::logs(&directory) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -199,11 +201,11 @@ impl ChangeLog {
         Ok(())
     }
 
-    /// Reads one step.
+    /// Reads one step of a feed.
     pub(super) fn step(&self, step: &ChangesStep) -> Result<ChangesPage, Error> {
         let committed = self.last.lock().sequence;
         let page = self.read(step, committed).and_then(|page| match page {
-            // The step has met a gap in front of the position. The logs after it have all that the feed needs.
+            // The step has met a gap before its position. The logs after the gap have all changes that the feed needs.
             ChangesPage::Gone { oldest } if step.position.after + 1 >= oldest => {
                 let position = Position::after(step.position.after);
                 self.read(&ChangesStep { position, ..step.clone() }, committed)
@@ -221,8 +223,8 @@ impl ChangeLog {
         let mut relocated = false;
         while found.place.sequence <= committed {
             let Some(file) = self.open(found.place.log)? else {
-                // Retention has overtaken the reader, or the log was deleted since it was listed. What comes next may
-                // still be there.
+                // Retention has overtaken the reader, or the log was deleted since it was listed. The next changes may
+                // still be in another log.
                 let next = self.log_of(found.place.sequence)?;
                 match next.filter(|_| !relocated) {
                     Some(place) => (found.place, relocated) = (place, true),
@@ -254,7 +256,7 @@ impl ChangeLog {
         Ok(found.page(false))
     }
 
-    /// Where to read from. `None`: not all changes after the position are kept.
+    /// The place to read from; `None` if not all changes after `position` are kept.
     fn place(&self, position: Position) -> io::Result<Option<Place>> {
         if let Some(place) = position.place {
             return Ok(Some(place));
@@ -272,12 +274,12 @@ impl ChangeLog {
         if position.after + 1 < oldest {
             return Ok(None);
         }
-        // Without any change, the next one comes in the newest log or in a later one.
+        // If there is no change yet, the next change comes in the newest log or in a later one.
         let newest = logs.keys().next_back().copied().unwrap_or(0);
         Ok(Some(usable.first().map_or(Place { log: newest, offset: 0, sequence: sequence + 1 }, place)))
     }
 
-    /// The beginning of the log that has the batch with this sequence number.
+    /// The beginning of the log whose first batch has the sequence number `sequence`.
     fn log_of(&self, sequence: u64) -> io::Result<Option<Place>> {
         self.refresh()?;
         let logs = self.logs.lock();
@@ -286,14 +288,15 @@ impl ChangeLog {
     }
 
     /// The log that continues `log`, and the sequence number of its first batch. After a crash that lost the end of
-    /// several logs, the new log continues the first of these with a smaller number than the lost logs have.
+    /// several logs, the new log continues the first of these logs. The new log then begins with a smaller sequence
+    /// number than the later lost logs.
     fn next_log(&self, log: u64) -> Option<(u64, u64)> {
         let logs = self.logs.lock();
         let later = logs.range(log + 1..).filter_map(|(log, beginning)| Some((*log, beginning.sequence()?)));
         later.min_by_key(|(log, sequence)| (*sequence, Reverse(*log)))
     }
 
-    /// The answer if changes are no longer kept.
+    /// The answer if the changes that a feed needs are no longer kept.
     fn gone(&self) -> io::Result<ChangesPage> {
         self.refresh()?;
         let logs = self.logs.lock();
@@ -314,7 +317,7 @@ impl ChangeLog {
         self.gone()
     }
 
-    /// Opens a log. RocksDB may move it to the archive at the same time.
+    /// Opens a log. RocksDB may move the log to the archive at the same time.
     fn open(&self, log: u64) -> io::Result<Option<File>> {
         let name = name_of(log);
         for path in [self.files.join(&name), self.files.join("archive").join(&name)] {
@@ -329,7 +332,7 @@ impl ChangeLog {
     /// Finds new logs and their beginnings.
     fn refresh(&self) -> io::Result<()> {
         let mut logs = self.logs.lock();
-        // The archive last: a log that moves in between is then listed twice and not missed.
+        // The archive is listed last, so that a log that moves meanwhile is listed twice and not missed.
         let mut there = log_records::logs(&self.files)?;
         match log_records::logs(&self.files.join("archive")) {
             Ok(archived) => there.extend(archived),
@@ -364,14 +367,15 @@ fn name_of(log: u64) -> String {
     format!("{log:06}.log")
 }
 
-/// The logs that feeds can use, oldest first: their numbers, first sequence numbers and first versions. After them all
-/// changes up to now are kept.
+/// The logs that feeds can use, oldest first, each with its number, first sequence number and first version. All
+/// changes from the first of these logs up to now are kept.
 fn usable(logs: &BTreeMap<u64, Beginning>, version_now: u64) -> Vec<(u64, u64, u64)> {
     let (mut usable, mut later) = (Vec::new(), version_now);
     for (log, beginning) in logs.iter().rev() {
         match *beginning {
             Beginning::Empty => {}
-            // A store that was started from a checkpoint: the versions of the original store continue differently.
+            // The store was started from a checkpoint, and this log is older. The original store may have continued
+            // with other changes after this log.
             Beginning::At { version, .. } if later.saturating_sub(version) >= CHECKPOINT_VERSIONS_AHEAD / 2 => break,
             Beginning::At { sequence, version } => {
                 usable.push((*log, sequence, version));
@@ -384,7 +388,7 @@ fn usable(logs: &BTreeMap<u64, Beginning>, version_now: u64) -> Vec<(u64, u64, u
     usable
 }
 
-/// The version of the oldest change that is kept, or of the next change if none is.
+/// The version of the oldest change that is kept, or of the next change if no change is kept.
 fn oldest(usable: &[(u64, u64, u64)], version_now: u64) -> u64 {
     usable.first().map_or(version_now + 1, |(_, _, version)| *version)
 }
@@ -396,7 +400,7 @@ fn beginning(file: File) -> io::Result<Beginning> {
     match reader.next_entry(&all) {
         Ok(Some(Entry::Other(version))) => Ok(Beginning::At { sequence: batch.first, version }),
         Ok(_) => unreachable!("a batch has a change, and no version is greater than the greatest"),
-        // The batch is being written.
+        // RocksDB is still writing the batch.
         Err(ReadError::Incomplete) => Ok(Beginning::Empty),
         Err(ReadError::Io(error)) => Err(error),
         Err(ReadError::Unknown(_) | ReadError::NoVersion) => Ok(Beginning::Unreadable { sequence: batch.first }),
@@ -412,7 +416,7 @@ impl Found {
         ChangesPage::Changes { next: self.position(), changes: self.page, more }
     }
 
-    /// Reads a log from `place` on, up to the write with the number `end`.
+    /// Reads a log from `place` on, up to the write with the sequence number `end`.
     fn read_log(&mut self, file: File, step: &ChangesStep, end: u64, log_bytes_left: &mut u64) -> io::Result<LogEnd> {
         let mut reader = BatchReader::new(file, self.place.offset)?;
         loop {

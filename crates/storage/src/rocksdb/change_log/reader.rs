@@ -7,11 +7,11 @@
 //!   note:  │ kind 3 │ length, varint │ format 1 │ flags 1 │ version 8, little-endian │   before each removal
 //! ```
 //!
-//! The version of a put is in its record. A removal has none, so the commit section writes a note in front of it.
-//! RocksDB skips notes (`PutLogData`), and they have no sequence number.
+//! The version of a put is in its value. A removal has no value, so the commit section writes a note, which has the
+//! version, before the removal. RocksDB skips notes (`PutLogData`), and notes have no sequence number.
 //!
-//! The reader holds one block of the file and one entry, however large the batch is. A value that is not wanted is
-//! skipped. Called by `change_log`.
+//! The reader holds one block of the file and one entry in memory, however large the batch is. A value that is not
+//! wanted is skipped. Called by `change_log`.
 
 use std::fs::File;
 use std::io;
@@ -35,14 +35,15 @@ const RANGE_DELETION: u8 = 0xF;
 
 /// The first byte of klad's notes.
 const NOTE_FORMAT: u8 = 1;
-/// The flag of a removal to the last key.
+/// The flag of a range removal that reaches to the last key.
 const NOTE_OPEN_END: u8 = 1;
 const NOTE_BYTES: usize = 10;
 
-/// A record's fields before its payload fit into this many bytes: metadata has at most 4 KiB and some lengths.
+/// The fields of a stored record before its payload fit into this many bytes, because the metadata has at most 4 KiB
+/// and the other fields are short.
 const RECORD_HEAD_BYTES_MAX: u64 = 16 << 10;
 
-/// The version comes first in a record.
+/// The number of bytes at the start of a stored record that include its version.
 const RECORD_VERSION_BYTES: u64 = 10;
 
 /// Why a log cannot be read further.
@@ -51,18 +52,18 @@ pub(super) enum Error {
     /// The kernel returned an error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The log has no more records, or they are damaged, in the middle of a batch.
+    /// In the middle of a batch, the log has no more records, or they are damaged.
     #[error("a batch of the log is incomplete")]
     Incomplete,
     /// A batch has an entry that this klad does not write.
     #[error("a batch of the log has an unknown entry: {0}")]
     Unknown(&'static str),
-    /// A removal has no version: a klad without change feeds has written it.
+    /// A removal has no version, because a klad without change feeds has written it.
     #[error("a removal in the log has no version")]
     NoVersion,
 }
 
-/// Makes the note in front of a removal.
+/// Makes the note that comes before a removal in the log.
 pub(in crate::rocksdb) fn note(version: u64, open_end: bool) -> [u8; NOTE_BYTES] {
     let mut note = [0; NOTE_BYTES];
     note[..2].copy_from_slice(&[NOTE_FORMAT, if open_end { NOTE_OPEN_END } else { 0 }]);
@@ -78,19 +79,19 @@ fn read_note(note: &[u8]) -> Option<(u64, bool)> {
 /// The head of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
-    /// The position of its first record in bytes.
+    /// The position in the log of the batch's first record, bytes.
     pub(super) start: u64,
-    /// The sequence number of its first write.
+    /// The sequence number of the batch's first write.
     pub(super) first: u64,
-    /// The number of its writes.
+    /// The number of writes in the batch.
     pub(super) count: u64,
 }
 
-/// Which changes a caller wants, and with what.
+/// Which changes a caller wants, and whether with values.
 pub(super) struct Wanted<'w> {
-    /// Changes with greater versions only.
+    /// The caller wants only changes with greater versions.
     pub(super) after: u64,
-    /// Changes of keys with this prefix only.
+    /// The caller wants only changes of keys with this prefix.
     pub(super) prefix: &'w [u8],
     /// Whether values are copied.
     pub(super) values: bool,
@@ -103,16 +104,16 @@ pub(super) struct Wanted<'w> {
 pub(super) enum Entry {
     /// A change that the caller wants.
     Wanted(Changed),
-    /// A change that the caller does not want.
+    /// A change that the caller does not want, with its version.
     Other(u64),
-    /// A change that the caller wants, but that needs so many bytes.
+    /// A change that the caller wants, but that needs this many bytes, more than `bytes_max`.
     TooLarge(usize),
 }
 
 /// Reads the records of one file.
 struct Records {
     file: File,
-    /// The bytes of the file from `block_start` to the end of the block there.
+    /// The bytes of the file from `block_start` to the end of the block.
     block: Vec<u8>,
     block_start: u64,
     /// The position of the next record in `block`.
@@ -164,7 +165,7 @@ impl Records {
 /// Reads the batches of one log.
 pub(super) struct BatchReader {
     records: Records,
-    /// What is left of the current record of the batch.
+    /// The part of the batch's current record that has not been read.
     piece: Range<usize>,
     /// The number of the batch's writes that have not been read.
     left: u64,
@@ -265,14 +266,14 @@ impl BatchReader {
         if wanted.values && needed > wanted.bytes_max {
             return Ok(Entry::TooLarge(needed));
         }
-        // At most `bytes_max`, so a wrong length cannot ask for more.
+        // This is at most `bytes_max`, so a damaged length cannot reserve more.
         stored.reserve_exact(needed - key.len());
         self.append(copied, &mut stored)?;
         self.skip(rest - copied)?;
         let stored = Bytes::from(stored);
         let record = Record::decode(&stored).map_err(|_| Error::Unknown("a value that klad cannot decode"))?;
         let value_bytes = record.payload.len() as u64 + (rest - copied);
-        // The payload stays where it was read.
+        // The payload is a slice of `stored`, not another copy.
         let payload = if wanted.values { stored.slice_ref(record.payload) } else { Bytes::new() };
         let value = Value { payload, attributes: record.attributes() };
         Ok(Entry::Wanted(Changed { version: Version::new(version), what: What::Put { key, value, value_bytes } }))
@@ -337,7 +338,8 @@ impl BatchReader {
         Ok(bytes)
     }
 
-    /// Appends the next `length` bytes. Grows `into` only as bytes are there, so that a damaged length costs nothing.
+    /// Appends the next `length` bytes. Grows `into` only by bytes that the log has, so that a damaged length reserves
+    /// no memory.
     fn append(&mut self, length: u64, into: &mut Vec<u8>) -> Result<(), Error> {
         self.pieces(length, |bytes| into.extend_from_slice(bytes))
     }

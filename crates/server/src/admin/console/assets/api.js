@@ -5,7 +5,7 @@ let token = null;
 let isOut = false;
 let onUnauthorized = () => {};
 
-/** An answer that is not a success. `problem` is klad's problem document, if the answer has one. */
+/** The error of an answer that is not a success. `problem` is klad's problem document, if the answer has one. */
 export class ApiError extends Error {
     constructor(status, problem, etag) {
         super(problem.detail || problem.title || "klad answered " + status);
@@ -17,7 +17,7 @@ export function setToken(wanted) {
     token = wanted;
 }
 
-/** Whether klad has turned the last request away because of its token. */
+/** Whether klad has rejected the last request because of its token. */
 export function isLoggedOut() {
     return isOut;
 }

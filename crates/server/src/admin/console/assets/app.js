@@ -40,7 +40,7 @@ function useRoute() {
     return current;
 }
 
-/** The colour scheme: "light" or "dark", from the system until the user chooses. */
+/** The colour scheme, "light" or "dark". It is the system's until the user chooses one. */
 function useTheme() {
     const dark = matchMedia("(prefers-color-scheme: dark)");
     const [chosen, setChosen] = useState(() => localStorage.getItem("klad-theme"));
@@ -59,7 +59,7 @@ function useTheme() {
     return [theme, choose];
 }
 
-/** Follows the stream while the page is visible: klad sends nothing to a page that nobody sees. */
+/** Reads klad's stream of samples while the page is visible, so that klad sends nothing to a hidden page. */
 function useStream(isLoggedIn) {
     const [, setTick] = useState(0);
     const stream = useRef(null);
@@ -94,7 +94,7 @@ function App({ charts }) {
         setOut(false);
     };
     const tryToEnter = () => {
-        // A page that nobody sees asks for nothing.
+        // A hidden page sends no requests.
         if (document.hidden) document.addEventListener("visibilitychange", tryToEnter, { once: true });
         else
             enter().catch((error) => {
@@ -108,23 +108,25 @@ function App({ charts }) {
     }, []);
     const started = stream.set && stream.set.startedMs;
     useEffect(() => {
-        // A klad that was started again may be another version, with other options.
+        // After a restart klad may be another version, with other options.
         if (session && started !== null && started !== session.started_ms) tryToEnter();
     }, [started]);
     useEffect(() => {
         const name = VIEWS.find((known) => known.id === view).title;
         document.title = name + " · klad console";
-        // A new view begins at its heading, also for screen readers; not when the page has just been opened.
+        // When the view changes, move the focus to its heading, so that screen readers begin there. The focus stays
+        // where it is when the page has just been opened.
         if (heading.current && document.activeElement !== document.body) heading.current.focus();
     }, [view]);
 
     const login = isOut && html`<${Login} onEnter=${enter} />`;
-    // Without changes that are not saved, the view goes: after the login it loads again.
+    // If nothing is unsaved, remove the view. It loads again after the login.
     if (isOut && !isUnsaved()) return login;
     if (!session) return login || html`<p class="start" role="status">${error ? words(error) : "Asking klad …"}</p>`;
     const known = VIEWS.filter((one) => one.isFor(session));
     const Shown = { now: Now, why: Why, data: Data, care: Care, cluster: Cluster }[view];
-    // What is not saved must not be lost when klad rejects the token, so the page is only hidden below the login.
+    // Unsaved changes must not be lost when klad rejects the token. So the page is only hidden while the login is
+    // shown.
     return html`${login}<div hidden=${isOut}>
         <a class="skip" href=${"#main"} onClick=${(event) => {
             event.preventDefault();
@@ -158,7 +160,7 @@ function Live({ stream }) {
     return html`<span class="live" data-live=${String(stream.isLive)}>${words}</span>`;
 }
 
-/** Says that klad sends no figures. The element exists always, so that screen readers notice the text. */
+/** Says that klad sends no samples. The element always exists, so that screen readers notice when its text changes. */
 function Gone({ stream }) {
     const { isGone: gone, refusal } = stream;
     return html`<div class="gone" role="alert" hidden=${!gone && !refusal}>

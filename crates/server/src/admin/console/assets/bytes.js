@@ -10,7 +10,7 @@ export function fromText(text) {
     return encoder.encode(text);
 }
 
-/** The text, or null if the bytes are not UTF-8. */
+/** Returns the bytes as text, or null if they are not UTF-8. */
 export function toText(bytes) {
     try {
         return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
@@ -57,8 +57,8 @@ function hexByte(byte) {
 }
 
 /**
- * Divides bytes into pieces `{ text, isEscape }`: as they are, and escapes. With `keepsLines`, line feeds and tabs are
- * as they are.
+ * Divides bytes into pieces `{ text, isEscape }`. A piece is either plain text or an escape. With `keepsLines`, line
+ * feeds and tabs stay plain text.
  */
 export function pieces(bytes, keepsLines = false) {
     const found = [];
@@ -87,7 +87,7 @@ export function pieces(bytes, keepsLines = false) {
     return found;
 }
 
-/** The bytes as one text from which `unescape` makes the same bytes. A backslash is doubled. */
+/** Returns the bytes as one text, from which `unescape` makes the same bytes. Backslashes are doubled. */
 export function escape(bytes, keepsLines = false) {
     return pieces(bytes, keepsLines)
         .map(({ text, isEscape }) => (isEscape ? text : text.replaceAll("\\", "\\\\")))
@@ -120,17 +120,20 @@ export function unescape(text) {
     return all;
 }
 
-/** Whether UTF-8 can express a number: it has no halves of UTF-16 pairs. */
+/** Whether UTF-8 can encode the code point `code`. UTF-8 cannot encode surrogates, the halves of UTF-16 pairs. */
 function isCharacter(code) {
     return code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
 }
 
-/** Whether a text field gives back the same bytes: it changes line ends, and hides characters that cannot be seen. */
+/**
+ * Whether a text field keeps the bytes unchanged. A text field changes line ends, and does not show invisible
+ * characters.
+ */
 export function isPlainText(bytes) {
     return pieces(bytes, true).every(({ isEscape }) => !isEscape);
 }
 
-/** Lines of 16 bytes: place, hexadecimal digits, and ASCII. */
+/** Returns lines of `width` bytes, each with offset, hexadecimal digits and ASCII. */
 export function hexDump(bytes, width = 16) {
     const lines = [];
     for (let at = 0; at < bytes.length; at += width) {

@@ -5,9 +5,9 @@ import { bytes, dateTime, duration, seconds } from "./format.js";
 import { Sign } from "./now.js";
 import { Confirm } from "./data.js";
 
-/** How often the state of checks and of maintenance is read, ms. */
+/** The interval at which the page reads the state of checks and of maintenance, ms. */
 const EVERY_MS = 3000;
-/** A poll that takes longer has failed, ms. */
+/** A poll that takes longer than this counts as failed, ms. */
 const TIMEOUT_MS = 10000;
 const LEVELS = ["error", "warn", "info", "debug", "trace"];
 
@@ -22,8 +22,8 @@ export function Care({ session }) {
 }
 
 /**
- * Reads something now and every few seconds while the user sees it, one request at a time. Returns what was read, the
- * problem, and a function to read at once. `load` gets a signal that ends it.
+ * Calls `load` now and every `EVERY_MS` while the page is visible, one call at a time. Returns what `load` returned
+ * last, the problem, and a function that reads again at once. `load` gets a signal that aborts it after `TIMEOUT_MS`.
  */
 function usePolled(load) {
     const [found, setFound] = useState(null);
@@ -43,7 +43,7 @@ function usePolled(load) {
             });
         return running.current;
     };
-    // What was asked before a change does not know of it.
+    // A request that began before a change may not show the change. So wait for its end, then ask again.
     const again = () => (running.current ? running.current.then(again) : ask());
     useEffect(() => {
         const poll = () => document.hidden || isLoggedOut() || running.current || ask();
@@ -58,7 +58,7 @@ function usePolled(load) {
     return [found, problem, again];
 }
 
-/** Returns a function that does a change, shows why it failed, and reads the state again. */
+/** Returns a function that makes a change, and then reads the state again. `problem` says why the change failed. */
 function useAction(again) {
     const [problem, setProblem] = useState("");
     const act = async (change) => {
@@ -74,7 +74,7 @@ function useAction(again) {
 }
 
 async function readChecks(signal) {
-    // 503 is an answer here too: some check fails.
+    // A status of 503 is a valid answer here. It means that a check fails.
     const answer = await fetch("/readyz?verbose", { cache: "no-store", signal });
     const lines = (await answer.text())
         .split("\n")
@@ -246,7 +246,7 @@ function Maintenance({ canWrite }) {
     const [name, setName] = useState("");
     const [doomed, setDoomed] = useState(null);
     const [isBottommost, setBottommost] = useState(false);
-    // The list of checkpoints is read from the disk: once, and after each change.
+    // klad reads the list of checkpoints from the disk. So the page asks for it only once, and after each change.
     const list = () => send("/checkpoints").then(again, again);
     useEffect(() => {
         list();

@@ -1,11 +1,14 @@
-// A chart: a title, a button that explains it, a legend with the values at the cursor or now, and lines or a heat map.
-// uPlot draws it, and is given new data each second without being made again.
+// A chart: a title, a button that explains the chart, a legend with the values at the cursor or now, and lines or a
+// heat map. uPlot draws the chart. Each second uPlot gets new data, without being created again.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { Figures } from "./figures.js";
 import { UNITS, clock, count, seconds } from "./format.js";
 
 const HEIGHT = 190;
-/** More lines than this are hard to tell apart: the smallest are left out, and the legend says so. */
+/**
+ * The largest number of lines, because more are hard to tell apart. The chart leaves out the smallest lines, and the
+ * legend says so.
+ */
 const LINES_MAX = 8;
 /** Width of a column of a heat map, CSS pixels. */
 const CELL = 5;
@@ -44,7 +47,7 @@ const COLOURS = {
     memory: "blue",
 };
 
-/** The value of a colour of the style sheet, as a canvas needs it. */
+/** Returns the value of a colour of the style sheet, in the form that a canvas needs. */
 function colour(name) {
     const probe = document.getElementById("probe");
     probe.style.color = "var(--" + name + ")";
@@ -55,7 +58,10 @@ function colourOf(line, index) {
     return line.item.of === "limit" ? "muted" : COLOURS[line.label] || PALETTE[index % PALETTE.length];
 }
 
-/** Returns the lines worth drawing: not those of a group that had no value but zero, and at most `LINES_MAX`. */
+/**
+ * Returns the lines to draw, at most `LINES_MAX`. Leaves out lines of a group that were always zero, and lines without
+ * values.
+ */
 function worthDrawing({ lines, at, columns }) {
     const most = columns.map((column) =>
         column.reduce((most, value) => (value != null && value > most ? value : most), 0),
@@ -99,14 +105,14 @@ function axes(unit, width) {
     ];
 }
 
-/** The label of a time; none where the edge of the chart would cut it off. */
+/** Returns the label of a time. The label is empty where the edge of the chart would cut it off. */
 function time(at, u) {
     if (u.valToPos(at, "x") > u.bbox.width / devicePixelRatio - 20) return "";
     const text = clock(at * 1000);
     return u.scales.x.max - u.scales.x.min > 240 ? text.slice(0, 5) : text;
 }
 
-/** Powers of ten, or for a small range also halves and quarters of them. */
+/** Returns the marks of a logarithmic axis: powers of ten, and for a small range also halves and quarters of them. */
 function logSplits(u, axis, from, to) {
     const steps = Math.log10(to / from) > 2.5 ? [1] : [1, 2.5, 5];
     const splits = [];
@@ -116,7 +122,10 @@ function logSplits(u, axis, from, to) {
     return splits.filter((value) => value >= from * 0.999 && value <= to * 1.001);
 }
 
-/** The range of the y axis, from 0. A limit is in it only once the values are not small beside it. */
+/**
+ * Returns the range of the y axis, which begins at 0. The range includes a limit only if the limit is less than four
+ * times the largest value.
+ */
 function linearRange(u) {
     const most = (wanted) =>
         u.series
@@ -172,7 +181,10 @@ function lineSeries(line) {
     };
 }
 
-/** Keeps a uPlot in `place` and gives it the data. It is made again only if lines, width or colours change. */
+/**
+ * Keeps a uPlot object in `place` and gives it `data`. Creates the object again only if `key` changes, which stands for
+ * lines, width and colours.
+ */
 function usePlot(place, make, key, data) {
     const plot = useRef(null);
     useLayoutEffect(() => {
@@ -187,7 +199,7 @@ function usePlot(place, make, key, data) {
     });
 }
 
-/** Returns the width of an element, and again when it changes. */
+/** Returns the width of an element. The component is drawn again when the width changes. */
 function useWidth(place) {
     const [width, setWidth] = useState(0);
     useLayoutEffect(() => {
@@ -201,7 +213,7 @@ function useWidth(place) {
 
 /**
  * `view`: `{ samples, help, minutes, op, theme }`. The text in the legend is also the text form of the chart for screen
- * readers; the drawing is hidden from them.
+ * readers; the drawing is hidden from screen readers.
  */
 export function Chart({ chart, view }) {
     const isHeat = chart.what[0].of === "heat";
@@ -317,7 +329,7 @@ function Heat({ chart, figures, view, from, to }) {
             ${!has || edges.length === 0 ? html`<p class="nothing">nothing in this time</p>` : null}</div>`;
 }
 
-/** The range of most requests of a column, in words. */
+/** Says in words which range of times the requests of a column have. */
 function heatWords(cell, bounds) {
     const total = cell.counts.reduce((sum, value) => sum + value, 0);
     if (total === 0) return "no requests";
@@ -328,7 +340,7 @@ function heatWords(cell, bounds) {
     return count(total) + " requests of " + lower + " to " + upper;
 }
 
-/** The edges of the rows that hold requests: one more than there are rows. */
+/** Returns the edges of the rows that contain requests. There is one edge more than rows. */
 function edgesOf({ bounds, cells }) {
     let [first, last] = [bounds.length, -1];
     for (const { counts } of cells) {
@@ -337,7 +349,7 @@ function edgesOf({ bounds, cells }) {
         });
     }
     if (last < 0) [first, last] = [0, bounds.length - 1];
-    // A single row would be one bar without a comparison.
+    // Show one more row on each side, because a single row would be one bar without a comparison.
     [first, last] = [Math.max(0, first - 1), Math.min(bounds.length - 1, last + 1)];
     const edges = [first === 0 ? bounds[0] / 2.5 : bounds[first - 1]];
     for (let row = first; row <= last; row += 1)

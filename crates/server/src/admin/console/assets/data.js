@@ -1,5 +1,5 @@
-// The view Data: browse keys by prefix, see a value, change it. The address is #/data/PREFIX/KEY, both in base64url, so
-// that the browser's history works; it never leaves the browser.
+// The view Data: browse keys by prefix, see a value, change it. The address is #/data/PREFIX/KEY, with both parts in
+// base64url, so that the browser's history works. The browser does not send this part of the address to a server.
 import { html, useEffect, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromBase64, toBase64Url, unescape } from "./bytes.js";
@@ -9,7 +9,7 @@ import { download, expire, expiryOf, list, read, remove } from "./store.js";
 import { Escaped, Stored } from "./value.js";
 
 const PAGE = 100;
-/** A prefix that is no key has this name in an address, because an empty part would not be seen. */
+/** The name of an empty prefix or key in an address, because an empty part would not be seen. */
 const EMPTY = "-";
 
 function addressOf(prefix, key) {
@@ -30,7 +30,7 @@ function readAddress(rest) {
 }
 
 export function Data(properties) {
-    // A klad that was started again may give no data: what is typed stays.
+    // After a restart klad may give no data. Then the page keeps what the user has typed.
     if (properties.session.data !== false || isUnsaved()) return html`<${Browser} ...${properties} />`;
     return html`<p>klad shows data only on a page that is opened by an IP address or as localhost, because it has no
         tokens:
@@ -41,7 +41,8 @@ export function Data(properties) {
 
 function Browser({ rest, session }) {
     const [prefix, key] = readAddress(rest);
-    // The number of the editor for a new key, or 0: each has its own text.
+    // The number of the editor for a new key, or 0 if there is none. Each new editor has its own number and its own
+    // text.
     const [isNew, setNew] = useState(0);
     const [changes, setChanges] = useState(0);
     const canWrite = session.access === "read-write";
@@ -98,7 +99,10 @@ function Search({ prefix, onNew }) {
     </form>`;
 }
 
-/** Lists again when `changes` or `session` is another one: after a change, and after a login. */
+/**
+ * The list of keys. It is read again when `changes` or `session` changes, that is after a change of a key and after a
+ * login.
+ */
 function Keys({ prefix, selected, changes, session }) {
     const [grouped, setGrouped] = useState(true);
     // The cursors of the pages up to this one; null is the first page.
@@ -106,7 +110,7 @@ function Keys({ prefix, selected, changes, session }) {
     const [page, setPage] = useState(null);
     const [problem, setProblem] = useState("");
     const cursor = cursors[cursors.length - 1];
-    // What the shown page answers: until the next page has come, its `next` is not that of this page.
+    // Identifies the request. A shown page whose `asked` differs is an old one, so its `next` must not be used.
     const asked = grouped + " " + cursor;
     useEffect(() => {
         let isCurrent = true;
@@ -171,7 +175,7 @@ function Keys({ prefix, selected, changes, session }) {
     </section>`;
 }
 
-/** A key as it can be typed into the field above: also a backslash is escaped. */
+/** Shows a key in the form in which a user types it into the field above, so backslashes are escaped too. */
 function Key({ bytes }) {
     return html`<${Escaped} bytes=${bytes} doubles />`;
 }
@@ -283,7 +287,7 @@ function Facts({ value }) {
         ${fact}</dd></div>`)}</dl>`;
 }
 
-/** Asks before something is done that cannot be undone. */
+/** Asks the user before an action that cannot be undone. */
 export function Confirm({ action, onYes, onNo, children }) {
     return html`<div class="panel warning" role="alertdialog" aria-label=${action}
         onKeyDown=${(event) => event.key === "Escape" && onNo()}>

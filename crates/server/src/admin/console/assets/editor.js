@@ -1,5 +1,5 @@
-// Edits a value, or makes a new key. klad stores it only if the key has not changed since it was read: if it has, both
-// values are shown and the user decides.
+// Edits a value, or makes a new key. klad stores the value only if the key has not changed since the page read it. If
+// the key has changed, the editor shows both values and the user decides.
 import { html, useEffect, useRef, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromText, isPlainText, toText, unescape } from "./bytes.js";
@@ -13,7 +13,7 @@ export function isUnsaved() {
     return hasUnsaved;
 }
 
-/** Asks the user before what is typed is lost. Returns whether the editor may be left. */
+/** Asks the user before unsaved text is lost. Returns whether the editor may be left. */
 export function mayLeave() {
     return !hasUnsaved || confirm("The editor has changes that are not saved. Leave it and lose them?");
 }
@@ -32,10 +32,13 @@ function useUnsaved(isChanged) {
     }, [isChanged]);
 }
 
-/** `of`: the key; without it the user gives one that begins with `first`. `value`: as `read` returns it, or null. */
+/**
+ * `of` is the key. Without `of`, the user types a key, and `first` is the proposed beginning. `value` is what `read`
+ * returned, or null.
+ */
 export function Editor({ of: key, first, value, onStored, onDone, onCancel }) {
     const [name, setName] = useState(key ? "" : escape(first));
-    // The value that the change is based on. After a conflict it is the other client's.
+    // The value that the change is based on. After a conflict it is the other client's value.
     const [base, setBase] = useState(value || null);
     const begin = value ? value.bytes : new Uint8Array();
     // A text field changes line ends and hides some characters, so such values are edited with escapes.
@@ -94,9 +97,9 @@ export function Editor({ of: key, first, value, onStored, onDone, onCancel }) {
                 return;
             }
             onStored();
-            // The user has left meanwhile.
+            // The user has left the editor in the meantime.
             if (!isHere.current) return;
-            // What follows may lead to another key before this editor has gone.
+            // `onDone` may open another key before this editor is removed. That must not ask about unsaved text.
             hasUnsaved = false;
             await onDone(target);
         } catch (error) {

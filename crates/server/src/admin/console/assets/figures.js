@@ -5,14 +5,17 @@
 
 import { seconds } from "./format.js";
 
-/** Percentiles, means and ratios are those of this many samples. */
+/** The number of samples over which percentiles, means and ratios are computed. */
 const WINDOW = 5;
-/** A change feed lasts as long as its client wants, so its time is not a latency. */
+/**
+ * Selects all operations but change feeds. A change feed lasts as long as its client wants, so its time is not a
+ * latency.
+ */
 const LATENT = { not: "changes" };
 
-/** The names of the series of samples, and where to find those of a family. */
+/** The names of the series of samples, and the positions of each family's series. */
 export class SeriesSet {
-    /** `startedMs` tells processes apart: when klad is started again, it is another one. */
+    /** `startedMs` identifies the process. After a restart of klad it is another value. */
     constructor(names, intervalMs, startedMs) {
         Object.assign(this, { intervalMs, startedMs });
         this.found = new Map();
@@ -57,7 +60,7 @@ function matches(labels, where) {
     );
 }
 
-/** Reads `name{label="value",...}`. */
+/** Parses `name{label="value",...}`. */
 function parseName(text) {
     const open = text.indexOf("{");
     if (open < 0) return { name: text, labels: {} };
@@ -68,12 +71,12 @@ function parseName(text) {
     return { name: text.slice(0, open), labels };
 }
 
-/** Whether two samples are of the same process: only then their counters and times can be subtracted. */
+/** Whether two samples are of the same process. Only then may their counters and times be subtracted. */
 export function isSameProcess(one, other) {
     return one.set.startedMs === other.set.startedMs;
 }
 
-/** Sums the values of a group, or null if none is known. */
+/** Returns the sum of a group's values, or null if none is known. */
 function sum(sample, name, by, where, group) {
     const positions = sample.set.groups(name, by, where).get(group);
     if (!positions) return null;
@@ -91,14 +94,19 @@ function least(sample, name, where) {
     return known.length === 0 || known.includes(null) ? null : Math.min(...known);
 }
 
-/** The growth of a counter between two samples; null if it is unknown, or if klad was started between them. */
+/**
+ * Returns the growth of a counter between two samples, or null if it is unknown or if klad was restarted between them.
+ */
 function growth(from, to, name, by, where, group) {
     if (!isSameProcess(from, to)) return null;
     const [before, after] = [sum(from, name, by, where, group), sum(to, name, by, where, group)];
     return before == null || after == null || after < before ? null : after - before;
 }
 
-/** The growth of each bucket of a histogram, not cumulative, as `[[upper bound, count], ...]`; null if unknown. */
+/**
+ * Returns the growth of each bucket of a histogram as `[[upper bound, count], ...]`, or null if it is unknown. The
+ * counts are not cumulative.
+ */
 function buckets(from, to, family, where) {
     const name = family + "_bucket";
     const bounds = Array.from(to.set.groups(name, "le", where).keys()).sort((a, b) => bound(a) - bound(b));
@@ -117,7 +125,7 @@ function bound(le) {
     return le === "+Inf" ? Infinity : Number(le);
 }
 
-/** Estimates a quantile as Prometheus does: linear within its bucket. Null without values. */
+/** Estimates a quantile as Prometheus does, linearly within its bucket. Returns null if there are no values. */
 export function quantileOf(counts, quantile) {
     const total = totalOf(counts);
     if (total === 0) return null;
@@ -135,14 +143,14 @@ function totalOf(counts) {
     return counts.reduce((sum, [, count]) => sum + count, 0);
 }
 
-/** Reads figures of the time between two samples: for the sentences at the top of the view Now, and its tiles. */
+/** Computes figures of the time between two samples, for the sentences and the tiles at the top of the view Now. */
 export class Between {
     constructor(samples) {
         const [from, to] = [samples[0], samples[samples.length - 1]];
         Object.assign(this, { from, to, elapsed: (to.up - from.up) / 1000, samples });
     }
 
-    /** Null until the process has two samples: the page says so. `lastMs`: from how far back. */
+    /** Spans the last `lastMs` of the samples. Returns null until the process has two samples, and the page says so. */
     static of(samples, lastMs) {
         const last = samples[samples.length - 1];
         const within = samples.filter((one) => isSameProcess(one, last) && one.up >= last.up - lastMs - 200);
@@ -187,7 +195,10 @@ export class Between {
         return counts && quantileOf(counts, quantile);
     }
 
-    /** A quantile of times in words. In the last bucket only its lower bound is known: "> 60 s". Null without values. */
+    /**
+     * Returns a quantile of times in words. If it is in the last bucket, only its lower bound is known, for example ">
+     * 60 s". Returns null if there are no values.
+     */
     quantileWords(family, quantile, where) {
         const counts = buckets(this.from, this.to, family, where);
         const value = counts && quantileOf(counts, quantile);
@@ -197,7 +208,10 @@ export class Between {
     }
 }
 
-/** The figures of one chart. `op`: only requests of this operation, or null; for charts with `byOp` in charts.json. */
+/**
+ * The figures of one chart. `op` selects the requests of one operation, or is null. It applies to charts with `byOp` in
+ * charts.json.
+ */
 export class Figures {
     constructor(chart, op) {
         this.chart = chart;
@@ -207,14 +221,14 @@ export class Figures {
         this.lines = [];
     }
 
-    /** Returns whether this klad has figures for the chart: other engines have other families. */
+    /** Returns whether klad has figures for the chart. Each engine has its own families of metrics. */
     isKnown(set) {
         return this.items.some((item) => set.has(item.family));
     }
 
     /**
      * Returns `{ lines, at, columns }` of the samples from `from` on: the lines, the times in seconds, and the values
-     * of each line. Where samples are missing a row of nulls makes a gap.
+     * of each line. Where samples are missing, a row of nulls makes a gap.
      */
     of(samples, from) {
         const set = samples[samples.length - 1].set;
@@ -291,7 +305,10 @@ function linesOf(item, set) {
     return groups.map((group) => ({ item, group, label: label(group) }));
 }
 
-/** The name of the series of an item: of a histogram the number of values, or for times the sum. */
+/**
+ * Returns the name of the series of an item. For a histogram, that is the series of counts, or of sums if the item
+ * needs times.
+ */
 function nameOf(item, set) {
     if (set.families.has(item.family)) return item.family;
     const wantsSum = item.by === "phase" || item.of === "rest";
@@ -307,7 +324,7 @@ function valueOf({ item, quantile, group }, samples, index) {
     const before = samples.slice(Math.max(0, index - (overWindow ? WINDOW : 1)), index + 1);
     const from = before.find((sample) => isSameProcess(sample, to));
     const elapsed = (to.up - from.up) / 1000;
-    // A longer time means that samples are missing.
+    // If more time has passed, samples are missing.
     if (from === to || elapsed > (2 * (overWindow ? WINDOW : 1) * to.set.intervalMs) / 1000 + 1) return null;
     const grown = (name, byLabel = by) => growth(from, to, name, byLabel, where, group);
     const parts = {

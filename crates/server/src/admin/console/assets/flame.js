@@ -4,7 +4,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { bytes, count, seconds, share } from "./format.js";
 
-/** Boxes below this part of the visible width are not drawn. */
+/** Boxes that are narrower than this part of the visible width are not drawn. */
 const PART_MIN = 0.001;
 
 /** Reads a profile. Returns `{ title, unit, facts, root }`; a node is `{ name, value, self, children, parent }`. */
@@ -32,7 +32,7 @@ function addFact(profile, fact) {
 function addStack(root, line) {
     const space = line.lastIndexOf(" ");
     const value = Number(line.slice(space + 1));
-    // A stack that holds less than before has no width.
+    // A stack can have a negative value, if it holds less memory than at the beginning. Such a stack is not drawn.
     if (!(value > 0)) return;
     let at = root;
     at.value += value;
@@ -49,7 +49,7 @@ export function amount(value, unit) {
     return unit === "bytes" ? bytes(value) : count(value);
 }
 
-/** The node of another profile with the same stack, or null. */
+/** Returns the node with the same stack in another profile, or null. */
 function sameIn(root, wanted) {
     if (!root || !wanted.parent) return root;
     const parent = sameIn(root, wanted.parent);
@@ -87,7 +87,10 @@ function isMatch(at, text) {
     return text !== "" && at.parent !== null && at.name.toLowerCase().includes(text.toLowerCase());
 }
 
-/** The owner of a function, with the colours of klad's other flame graphs. */
+/**
+ * Returns the owner of a function, such as "klad" or "rocksdb". The owner decides the colour, as in klad's other flame
+ * graphs.
+ */
 function ownerOf(at) {
     if (!at.parent || !at.parent.parent) return "thread";
     if (/^(klad_|<klad_|klad::|core::ptr::drop_in_place<klad_)/.test(at.name)) return "klad";
@@ -95,7 +98,7 @@ function ownerOf(at) {
     return at.name.includes("::") ? "rust" : "c";
 }
 
-/** The class for a difference of shares: three steps of more and of less. */
+/** Returns the CSS class for a difference of shares. There are three steps for more and three for less. */
 function changeOf(difference) {
     const size = Math.abs(difference);
     const step = size < 0.002 ? 0 : size < 0.02 ? 1 : size < 0.08 ? 2 : 3;

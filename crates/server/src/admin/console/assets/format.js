@@ -33,7 +33,7 @@ export function seconds(value) {
     ]);
 }
 
-/** A time of minutes to days. */
+/** Formats a time of minutes to days, s. */
 export function duration(value) {
     const [days, hours, minutes] = [
         Math.floor(value / 86400),
@@ -51,7 +51,7 @@ export function duration(value) {
     return parts.join(" ").replaceAll(" ", NBSP);
 }
 
-/** The rest of a time until something happens, s. */
+/** Formats the time that is left until something happens, s. */
 export function until(left) {
     return left < 60 ? seconds(left) : duration(left);
 }

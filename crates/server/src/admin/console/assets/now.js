@@ -9,12 +9,12 @@ const MINUTES = [2, 5, 15];
 export const OPS = ["get", "put", "delete", "update", "batch", "range", "remove_range", "changes", "status", "other"];
 const DURATION = "klad_http_request_duration_seconds";
 
-/** `store`: `{ samples, help }` of the stream; `charts`: those of charts.json. */
+/** `store` has `{ samples, help }` of the stream. `charts` has the charts of charts.json. */
 export function Now({ store, charts, theme, view, session }) {
     const [minutes, setMinutes] = useState(5);
     const [op, setOp] = useState("");
     const [isPaused, setPaused] = useState(false);
-    // While the page is paused it shows the samples of the moment at which it was paused.
+    // While the page is paused, it shows the samples of the moment at which the user paused it.
     const held = useRef(null);
     if (!isPaused) held.current = null;
     else if (!held.current) held.current = store.samples.slice();
@@ -45,7 +45,7 @@ export function Now({ store, charts, theme, view, session }) {
             ${own.map((chart) => html`<${Chart} key=${chart.id} chart=${chart} view=${shown} />`)}</div>`;
 }
 
-/** Buttons of which one is chosen. */
+/** A row of buttons, of which one is chosen. */
 export function Choice({ label, value, options, onChange }) {
     return html`<div class="switch" role="group" aria-label=${label}>${options.map(
         ([option, name]) => html`
@@ -55,7 +55,8 @@ export function Choice({ label, value, options, onChange }) {
 }
 
 function Verdict({ found, store, isStarted }) {
-    // The figures in the sentences change each second. A screen reader is told only when there are other sentences.
+    // The figures in the sentences change each second. A screen reader gets new text only when the list of findings
+    // changes.
     const spoken = useRef({ key: "", text: "" });
     if (!found)
         return (

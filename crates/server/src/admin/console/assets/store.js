@@ -3,7 +3,9 @@ import { ApiError, readJson, send } from "./api.js";
 import { fromBase64, fromText, toBase64Url } from "./bytes.js";
 import { until } from "./format.js";
 
-/** Larger values are not shown: only their beginning, and a download. */
+/**
+ * The largest value that the page shows, bytes. For a larger value it shows only the beginning, and offers a download.
+ */
 export const SHOWN_BYTES_MAX = 256 * 1024;
 const PREVIEW_BYTES = 4096;
 
@@ -11,7 +13,10 @@ function addressOf(key, parameters = {}) {
     return "/console/data/v1/kv?" + new URLSearchParams({ key64: toBase64Url(key), ...parameters });
 }
 
-/** The bytes of a part of an entry: klad writes what is not UTF-8 in base64. */
+/**
+ * Returns the bytes of a part of an entry. klad writes parts that are not UTF-8 in base64, under the part's name with
+ * "64".
+ */
 function bytesOf(entry, name) {
     return entry[name] === undefined ? fromBase64(entry[name + "64"]) : fromText(entry[name]);
 }
@@ -30,7 +35,10 @@ export async function list(prefix, delimiter, limit, cursor) {
     };
 }
 
-/** Reads at most about `max` bytes of a body: what the browser decodes may be much longer than what klad has sent. */
+/**
+ * Reads at most about `max` bytes of a body. The limit is needed because the decoded body may be much longer than what
+ * klad has sent.
+ */
 async function beginningOf(body, max) {
     const reader = body.getReader();
     const parts = [];
@@ -45,9 +53,10 @@ async function beginningOf(body, max) {
 }
 
 /**
- * Reads a key. Returns null if it has no value, otherwise `{ bytes, isLarge, size, etag, type, encoding, ttl, modified,
- * meta, readAt }`. `size` counts the stored bytes. `bytes` are decoded; only the beginning if the value is large, and
- * null if they could not be read or decoded.
+ * Reads a key. Returns null if it has no value, otherwise
+ * `{ bytes, isLarge, size, etag, type, encoding, ttl, modified, meta, readAt }`. `size` counts the stored bytes.
+ * `bytes` are the decoded bytes, but only their beginning if the value is large. `bytes` is null if the value could not
+ * be read or decoded.
  */
 export async function read(key) {
     let answer;
@@ -79,7 +88,7 @@ export async function read(key) {
     };
 }
 
-/** The seconds that a value still lives, or null if it does not expire. */
+/** Returns how many seconds a value still lives, or null if it does not expire. */
 export function left(value) {
     return value.ttl === null ? null : Math.max(0.001, value.ttl - (Date.now() - value.readAt) / 1000);
 }
@@ -89,7 +98,10 @@ export function expiryOf(value) {
     return value.ttl === null ? "never" : "in " + until(left(value));
 }
 
-/** Stores a value if the key still has `etag`; with null, if the key has no value. Returns the new ETag. */
+/**
+ * Stores a value only if the key still has `etag`, or, if `etag` is null, only if the key has no value. Returns the new
+ * ETag.
+ */
 export async function write(key, bytes, { etag, type, ttl, meta }) {
     const headers = new Headers(meta || []);
     if (type) headers.set("Content-Type", type);
@@ -108,7 +120,10 @@ export async function expire(key, etag, ttl) {
     await send(addressOf(key, { op: "expire", ttl }), { method: "POST", headers: { "If-Match": etag } });
 }
 
-/** Reads the stored bytes of a value that the browser cannot decode: a page of entries has no Content-Encoding. */
+/**
+ * Reads the stored bytes of a value that the browser cannot decode. It reads a page of entries, which has no
+ * Content-Encoding.
+ */
 async function readStored(key) {
     const bounds = { start64: toBase64Url(key), end64: toBase64Url([...key, 0]) };
     const [entry] = (await readJson("/console/data/v1/kv?" + new URLSearchParams(bounds))).entries;
@@ -116,7 +131,7 @@ async function readStored(key) {
     return bytesOf(entry, "value");
 }
 
-/** Lets the browser save the value as a file: decoded, if the browser can. */
+/** Lets the browser save the value as a file. The value is decoded if the browser can decode it. */
 export async function download(key, name) {
     const answer = await send(addressOf(key));
     const content = await answer.blob().catch((error) => {

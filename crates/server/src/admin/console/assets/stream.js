@@ -1,22 +1,22 @@
 // Reads klad's stream of figures, one sample a second, and keeps the last 15 minutes. EventSource cannot send a token,
-// so this reads the stream with fetch. If klad does not answer, it tries again until klad does.
+// so this module reads the stream with fetch. If klad does not answer, the module tries again until klad does.
 import { ApiError, send } from "./api.js";
 import { SeriesSet, isSameProcess } from "./figures.js";
 
 /** Samples are kept this long, ms. */
 const KEPT_MS = 15 * 60 * 1000;
-/** Without a byte for this time the stream counts as broken, ms. */
+/** The stream counts as broken if no byte comes for this time, ms. */
 const SILENCE_MAX_MS = 5000;
 /** klad counts as gone if nothing has come for this time, ms. */
 const GONE_MS = 3000;
-/** Pauses before new attempts, ms; the last one repeats. */
+/** The pauses before new attempts, ms. The last pause repeats. */
 const PAUSES_MS = [250, 500, 1000, 2000, 3000];
 
 export class Stream {
     /** `listener` is called after each change. */
     constructor(listener) {
         this.listener = listener;
-        /** `{ t, up, values, set }`, oldest first. */
+        /** The samples `{ t, up, values, set }`, oldest first. */
         this.samples = [];
         /** The series of the samples that arrive now. */
         this.set = null;
@@ -37,7 +37,7 @@ export class Stream {
         this.run = new AbortController();
         this.error = null;
         this.isLive = false;
-        // A silence counts from here.
+        // The time without an answer counts from here.
         this.answeredAt = Date.now();
         this.follow(this.run.signal);
     }
@@ -48,12 +48,12 @@ export class Stream {
         this.run = null;
     }
 
-    /** The answer by which klad has turned the last attempt away, or null. */
+    /** The error answer by which klad has rejected the last attempt, or null. */
     get refusal() {
         return !this.isLive && this.error instanceof ApiError ? this.error : null;
     }
 
-    /** Whether klad has not answered for more than three samples. */
+    /** Whether klad has not answered for `GONE_MS`. */
     get isGone() {
         return !this.isLive && this.run !== null && !this.refusal && Date.now() - this.answeredAt > GONE_MS;
     }
@@ -140,8 +140,9 @@ export class Stream {
             const goesOn = isSameProcess(latest, sample);
             // After a reconnection the history repeats what the page already has.
             if (goesOn && up <= latest.up) return;
-            // When the clock is set back, older samples move with it, so that the axis has no fold. A step forward is
-            // a gap: the machine may have been suspended, and the time since klad's start does not count that.
+            // If the clock is set back, move the older samples back too, so that the line does not turn back on the
+            // time axis. A step forward stays a gap, because the machine may have been suspended, and the time since
+            // klad's start does not count that.
             const step = t - latest.t - (goesOn ? up - latest.up : this.set.intervalMs);
             if (step < (goesOn ? -this.set.intervalMs : 0))
                 for (const older of this.samples) older.t += step;

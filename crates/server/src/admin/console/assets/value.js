@@ -1,17 +1,17 @@
-// Shows a value as text, JSON, bytes or a picture. Whatever a value contains becomes a text node; pictures are only of
-// the types in IMAGES, which cannot hold scripts.
+// Shows a value as text, JSON, bytes or a picture. Whatever a value contains becomes a text node. Pictures are shown
+// only if their type is in IMAGES, because these types cannot hold scripts.
 import { html, useEffect, useMemo, useState } from "./html.js";
 import { hexDump, pieces, toText, fromText } from "./bytes.js";
 import { bytes as size } from "./format.js";
 import { Choice } from "./now.js";
 
 const IMAGES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"];
-/** Deeper JSON is not indented: it would be mostly spaces. */
+/** JSON that is nested deeper than this is not indented, because it would be mostly spaces. */
 const DEPTH_MAX = 64;
 
 /**
- * Text with escapes marked. With `doubles` a backslash is doubled, as in the form that can be typed. <bdi> keeps
- * right-to-left letters from moving what is around them.
+ * Text with escapes marked. With `doubles` backslashes are doubled, as in the form that a user can type. <bdi> keeps
+ * right-to-left letters from moving the text around them.
  */
 export function Escaped({ bytes, keepsLines, doubles }) {
     const found = useMemo(() => pieces(bytes, keepsLines), [bytes]);
@@ -20,7 +20,9 @@ export function Escaped({ bytes, keepsLines, doubles }) {
         ${text}</mark>` : plain(text)))}</bdi>`;
 }
 
-/** Indents JSON without a change of any number or text. Null if it is not JSON, or is nested too deeply. */
+/**
+ * Indents JSON without a change of any number or text. Returns null if the text is not JSON, or is nested too deeply.
+ */
 export function prettyJson(text) {
     try {
         JSON.parse(text);
@@ -55,7 +57,7 @@ function imageType(type) {
     return IMAGES.find((known) => (type || "").toLowerCase().split(";")[0].trim() === known);
 }
 
-/** A value as `read` returns it, with words about what is not shown of it. */
+/** Shows a value that `read` has returned, and says which part of it is not shown. */
 export function Stored({ value: { bytes, isLarge, encoding, size: stored, type } }) {
     return html`
         ${

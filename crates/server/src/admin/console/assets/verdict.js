@@ -1,17 +1,20 @@
-// Says in short sentences what klad waits for, from the figures of the last ten seconds. A list of rules: each returns
-// a finding, or null if all is well. A finding: `{ level, text, see }` with the level "bad" or "warning", and the id
-// of a chart, or a route.
+// Says in short sentences what klad waits for, from the figures of the last ten seconds. The rules are a list of
+// functions. Each returns a finding, or null if all is well. A finding is `{ level, text, see }`: `level` is "bad" or
+// "warning", and `see` is the id of a chart, or a route.
 import { Between } from "./figures.js";
 import { bytes, count, plain, seconds, share } from "./format.js";
 
 const WINDOW_MS = 10000;
-/** A sync that takes longer than this at p99 is worth a sentence: it is ten times that of a quick disk, seconds. */
+/** If syncs take longer than this at p99, the page says so, seconds. A fast disk takes a tenth of this time. */
 const SYNC_SLOW_S = 0.01;
 const SYNC_BAD_S = 0.1;
-/** A queue whose oldest operation has never waited less than this is standing, seconds. */
+/** A queue is standing if the waiting time of its oldest operation never fell below this, seconds. */
 const QUEUE_AGE_S = 0.05;
 
-/** The codes of 503 and 507 of requests. Those of 4xx are the clients' mistakes, and count as another outcome. */
+/**
+ * The error codes of answers with status 503 and 507. The codes of 4xx are mistakes of the clients, and count as
+ * another outcome.
+ */
 const REFUSALS = [
     "overloaded",
     "no-room",

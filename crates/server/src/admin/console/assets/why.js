@@ -6,7 +6,7 @@ import { Flame, parseStacks } from "./flame.js";
 import { bytes, clock, grouped, seconds } from "./format.js";
 
 const PHASES = ["receive", "queue", "engine", "sync", "write", "worker"];
-/** What the phase that took most of the time means: from docs/operations.md. */
+/** What it means if this phase took most of the time. The advice is that of docs/operations.md. */
 const ADVICE = {
     receive: "The client sent its body slowly.",
     write: "The client took its answer slowly.",
@@ -28,7 +28,7 @@ const KINDS = [
     { id: "mutex", name: "locks", hint: "What waits for something that another thread holds." },
     { id: "block", name: "all waits", hint: "All waits, also those of threads that have nothing to do." },
 ];
-/** More profiles than this are not kept: the oldest goes. */
+/** The largest number of profiles that the page keeps. A new profile replaces the oldest. */
 const PROFILES_MAX = 8;
 
 export function Why() {

@@ -1,7 +1,7 @@
 //! The body of an answer to a batch: the results in the order of the items.
 //!
-//! A short one has a length. A long one is a stream: klad makes a slice of it while the client takes the one before, so
-//! only one slice is in memory beside the values. `batch` creates it; `body` reads it.
+//! A short answer has a length. A long answer is a stream: klad encodes a slice of it while the client takes the slice
+//! before, so only one slice is in memory besides the values. `batch` creates the body; `body` reads it.
 
 use std::task::{Context, Poll};
 use std::vec::IntoIter;
@@ -16,7 +16,7 @@ use crate::http::v1::batch::{Format, Results};
 use crate::limits::{BATCH_SLICE_BYTES, BATCH_SLICE_ITEMS, RESPONSE_FRAME_BYTES_MAX};
 use klad_storage::operation::{ChangeResult, Version};
 
-/// The results that have not been written.
+/// The results that have not been encoded yet.
 struct Writer {
     format: Format,
     ops: IntoIter<Op>,
@@ -25,9 +25,9 @@ struct Writer {
     version: u64,
 }
 
-/// A long answer, of which the client has taken a part.
+/// The body of a long answer, of which the client has taken a part.
 pub(in crate::http) struct ResultsBody {
-    /// What is written and not handed over.
+    /// Encoded bytes that were not handed over yet.
     slice: Bytes,
     writer: Writer,
     permit: BodyPermit,
@@ -35,8 +35,8 @@ pub(in crate::http) struct ResultsBody {
     others_wait: bool,
 }
 
-/// Writes the results until they are complete or fill a slice. A client takes the rest as a stream. `permit` covers the
-/// values in `results` and their written form.
+/// Encodes the results until they are complete or fill a slice. The client gets the rest as a stream. `permit` covers
+/// the values in `results` and their encoded form.
 pub(super) async fn content(format: Format, ops: Vec<Op>, results: Results, mut permit: BodyPermit) -> Content {
     let count = ops.len();
     let (results, version) = match results {
@@ -80,7 +80,7 @@ impl Writer {
 }
 
 impl ResultsBody {
-    /// Takes the next bytes, at most [`RESPONSE_FRAME_BYTES_MAX`]; `None` at the end.
+    /// Takes the next bytes, at most [`RESPONSE_FRAME_BYTES_MAX`]. Returns `None` at the end.
     pub(in crate::http) fn poll_frame(&mut self, context: &Context<'_>) -> Poll<Option<Bytes>> {
         if self.slice.is_empty() && !self.writer.has_ended() {
             self.others_wait = !self.others_wait;
@@ -101,7 +101,7 @@ impl ResultsBody {
         self.slice.is_empty() && self.writer.has_ended()
     }
 
-    /// Bytes of the body budget that it holds.
+    /// Returns how many bytes of the body budget this body holds.
     pub(in crate::http) fn permit_bytes(&self) -> u64 {
         self.permit.bytes()
     }

@@ -11,7 +11,7 @@ use crate::http::api_error::ApiError;
 use crate::http::v1::batch::item::{Members, Meta, Op, Ttl, add_meta, bad};
 use crate::http::v1::batch::result::{Answered, ItemResult};
 
-/// Reads the next item of `body`, from byte `from` on. Returns it and its end, or `None` if there is none.
+/// Reads the item of `body` that begins at byte `from`. Returns the item and its end, or `None` at the end of the body.
 pub(super) fn next(body: &Bytes, from: usize) -> Result<Option<(Members<'_>, usize)>, ApiError> {
     if from == body.len() {
         return Ok(None);
@@ -70,7 +70,7 @@ fn once<T>(member: &mut Option<T>, value: T, name: &str) -> Result<(), ApiError>
     }
 }
 
-/// Reads a text, of indefinite length too.
+/// Reads a text. The text may have an indefinite length.
 fn text<'b>(decoder: &mut Decoder<'b>) -> Result<Cow<'b, str>, ApiError> {
     if decoder.datatype().map_err(broken)? == Type::StringIndef {
         let parts = decoder.str_iter().map_err(broken)?;
@@ -97,7 +97,7 @@ fn bytes<'b>(decoder: &mut Decoder<'b>) -> Result<Cow<'b, [u8]>, ApiError> {
     }
 }
 
-/// Bytes of the body, or a copy.
+/// Returns `bytes` as a slice of the body if they are part of it. Otherwise `bytes` are a copy already.
 fn shared(bytes: Cow<'_, [u8]>, body: &Bytes) -> Bytes {
     match bytes {
         Cow::Borrowed(bytes) => body.slice_ref(bytes),

@@ -1,5 +1,5 @@
-//! One item of a batch: from the members that a format has read to a change, with all checks of the members. `read`
-//! calls this; the formats fill in [`Members`].
+//! One item of a batch. Checks the members that a format has read, and makes a change from them. `read` calls this; the
+//! formats fill in [`Members`].
 
 use std::borrow::Cow;
 use std::num::NonZeroU64;
@@ -48,7 +48,7 @@ impl Op {
         op.ok_or_else(|| bad("op must be put, get, delete, add or expire"))
     }
 
-    /// What the storage must allow, if the item changes something.
+    /// The kind of change that storage must allow. `None` if the item only reads.
     pub(super) const fn change_kind(self) -> Option<ChangeKind> {
         match self {
             Op::Put | Op::Add | Op::Expire => Some(ChangeKind::Put),
@@ -57,7 +57,7 @@ impl Op {
         }
     }
 
-    /// The members that an item takes beside `op` and its key.
+    /// The members that an item takes in addition to `op` and its key.
     const fn members(self) -> &'static str {
         match self {
             Op::Put => "a put takes a value, content_type, content_encoding, meta, ttl, and if_match or if_none_match",
@@ -69,7 +69,7 @@ impl Op {
     }
 }
 
-/// The time that a value is to live, as an item says it.
+/// The time to live, in the form in which an item gives it.
 #[derive(Debug, PartialEq)]
 pub(super) enum Ttl<'m> {
     /// For ever.
@@ -113,7 +113,7 @@ pub(super) fn add_meta<'m>(meta: &mut Meta<'m>, name: Cow<'m, str>, value: Cow<'
 /// The error for an item that is malformed.
 pub(super) fn bad(why: impl Into<String>) -> ApiError {
     let mut why = why.into();
-    // It may quote the item.
+    // The text may quote the item, which can be long.
     if why.len() > 300 {
         why.truncate(why.floor_char_boundary(300));
         why.push('…');
@@ -122,7 +122,7 @@ pub(super) fn bad(why: impl Into<String>) -> ApiError {
 }
 
 impl Members<'_> {
-    /// Checks the members and makes the change of them. `now` is the time of the batch.
+    /// Checks the members and makes the change that they describe. `now` is the time of the batch.
     pub(super) fn into_change(self, options: &Options, now: Option<NonZeroU64>) -> Result<(Op, Change), ApiError> {
         let op = self.op.ok_or_else(|| bad("op is missing: put, get, delete, add or expire"))?;
         self.check_members(op)?;
@@ -196,7 +196,7 @@ impl Members<'_> {
     }
 }
 
-/// What is stored beside the value of a put.
+/// Encodes the metadata that klad stores with the value of a put.
 fn encode(
     content_type: Option<&str>,
     content_encoding: Option<&str>,

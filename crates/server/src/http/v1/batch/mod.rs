@@ -4,9 +4,9 @@
 //!   body ─▶ read ─▶ ndjson, cbor ─▶ item ─▶ changes ─▶ storage ─▶ result ─▶ ndjson, cbor ─▶ answer
 //! ```
 //!
-//! Nothing happens until all items have been read. Then all changes are one write of storage, and a batch that only
-//! reads is one read of many keys. A batch never blocks its worker for long: between slices of it the worker's other
-//! requests run.
+//! Nothing happens until all items have been read. Then all changes are one write of storage. A batch that only reads
+//! is one read of many keys. A batch never blocks its worker for long, because the worker's other requests run between
+//! slices of the batch.
 
 use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, StatusCode};

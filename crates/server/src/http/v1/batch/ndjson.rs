@@ -18,7 +18,7 @@ use crate::http::v1::batch::item::{Members, Meta, Op, Ttl, add_meta, bad};
 use crate::http::v1::batch::result::{Answered, ItemResult};
 use crate::http::v1::parameters::BASE64URL;
 
-/// Reads and writes base64 with `+` and `/`; reads it with or without padding.
+/// Reads and writes base64 with `+` and `/`. Reads it with or without padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -56,7 +56,7 @@ struct Line<'l> {
     if_none_match: Option<Text<'l>>,
 }
 
-/// Reads a member that is there. `Option` itself would take `null` for an absent member.
+/// Reads a member that is present. `Option` itself would treat `null` as an absent member.
 fn given<'l, D: Deserializer<'l>, T: Deserialize<'l>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
@@ -160,9 +160,10 @@ impl<'l> Deserialize<'l> for Texts<'l> {
     }
 }
 
-/// Reads the next item of `body`, from byte `from` on. Returns it and the end of its line, or `None` if there is none.
+/// Reads the next item of `body`, from byte `from` on. Returns the item and the end of its line, or `None` if no item
+/// is left.
 pub(super) fn next(body: &Bytes, mut from: usize) -> Result<Option<(Members<'_>, usize)>, ApiError> {
-    // Blank lines in one pass: each of them as a line would keep the worker busy without an item.
+    // Skip blank lines in one pass, because each of them as a line would keep the worker busy without an item.
     from += body[from..].iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(body.len() - from);
     while from < body.len() {
         let rest = &body[from..];
@@ -170,7 +171,7 @@ pub(super) fn next(body: &Bytes, mut from: usize) -> Result<Option<(Members<'_>,
         let line = rest[..length].trim_ascii();
         let end = (from + length + 1).min(body.len());
         if !line.is_empty() {
-            // serde would also read a list of all members.
+            // Check this, because serde would also accept a list with the values of all members.
             if line[0] != b'{' {
                 return Err(bad("a line must be a JSON object"));
             }
@@ -197,7 +198,7 @@ fn members<'l>(body: &Bytes, line: Line<'l>) -> Result<Members<'l>, ApiError> {
     })
 }
 
-/// The bytes of a member that is given as text or as base64.
+/// Returns the bytes of a member that is given as text or as base64.
 fn either(
     body: &Bytes,
     text: Option<Text<'_>>,
@@ -213,7 +214,7 @@ fn either(
     }
 }
 
-/// The entries of both forms of metadata.
+/// Joins the entries of `meta` and `meta64`.
 fn both<'l>(meta: Option<Texts<'l>>, meta64: Option<Texts<'l>>) -> Result<Option<Meta<'l>>, ApiError> {
     let Some(Texts(encoded)) = meta64 else { return Ok(meta.map(|texts| texts.0)) };
     let mut meta = meta.map_or_else(Meta::new, |texts| texts.0);
@@ -305,8 +306,8 @@ fn write_name(name: &str, ending: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\":");
 }
 
-/// The bytes as text, if they are UTF-8 and their JSON form has at most twice as many bytes. Text with many control
-/// characters would take up to six times as many, for which there may be no memory.
+/// Returns the bytes as text, if they are UTF-8 and their JSON form has at most twice as many bytes. The JSON form of
+/// text with many control characters would have up to six times as many bytes, for which there may be no memory.
 fn text(bytes: &[u8]) -> Option<&str> {
     let count = |is: fn(u8) -> bool| bytes.iter().map(|byte| usize::from(is(*byte))).sum::<usize>();
     let controls = count(|byte| byte < b' ');

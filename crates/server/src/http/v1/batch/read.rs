@@ -26,7 +26,7 @@ pub(super) struct Items {
     pub(super) changes: Vec<Change>,
     /// The number of gets.
     pub(super) gets: usize,
-    /// The memory that the items need beyond the body.
+    /// The permits for the memory that the items need in addition to the body.
     pub(super) permits: Vec<BodyPermit>,
 }
 
@@ -51,7 +51,7 @@ struct Reader<'r> {
     from: usize,
     /// The time of the changes.
     now: Option<NonZeroU64>,
-    /// The kinds of changes that are allowed.
+    /// The kinds of changes that were checked and are allowed.
     checked: Vec<ChangeKind>,
 }
 
@@ -95,7 +95,7 @@ impl Reader<'_> {
         members.into_change(&self.context.options, self.now).map(Some)
     }
 
-    /// Checks whether the token and the state of storage allow such an item.
+    /// Checks whether the token and the state of storage allow an item with this `op`.
     fn allow(&mut self, op: Op) -> Result<(), ApiError> {
         let Some(kind) = op.change_kind() else { return Ok(()) };
         if !self.checked.contains(&kind) {
@@ -106,7 +106,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The bytes of a change that are no part of the body.
+    /// Returns how many bytes of a change are copies, not slices of the body.
     fn copied_bytes(&self, change: &Change) -> usize {
         let body = self.body.as_ptr_range();
         let copied = |bytes: &Bytes| if body.contains(&bytes.as_ptr()) { 0 } else { bytes.len() };

@@ -1,4 +1,4 @@
-//! The result of one item: from what storage returns to what a format writes. `batch` calls this.
+//! The result of one item. Converts what storage returns to what a format writes. `batch` calls this.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -18,7 +18,7 @@ pub(super) struct ItemResult {
     pub(super) answered: Answered,
 }
 
-/// What a result has beside its status.
+/// What a result has in addition to its status and its `ETag`.
 #[derive(Debug)]
 pub(super) enum Answered {
     Nothing,
@@ -53,7 +53,7 @@ impl ItemResult {
                     Op::Put | Op::Add | Op::Get => StatusCode::OK,
                     Op::Delete | Op::Expire => StatusCode::NO_CONTENT,
                 };
-                // A removal leaves nothing that could have an ETag.
+                // A removal has no ETag, because it leaves no value.
                 let etag = (op != Op::Delete).then_some(version);
                 ItemResult {
                     status: status.as_u16(),
@@ -89,7 +89,7 @@ impl Found {
         Found { payload: value.payload, metadata, left_s }
     }
 
-    /// What is stored beside the value.
+    /// Returns the metadata that is stored with the value.
     pub(super) fn metadata(&self) -> Metadata<'_> {
         Metadata::read(&self.metadata)
     }

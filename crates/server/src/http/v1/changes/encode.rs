@@ -29,8 +29,8 @@ use crate::limits::FEED_STEP_BYTES_MAX;
 use klad_storage::changes::{Changed, What};
 use klad_storage::operation::Value;
 
-/// Bytes of a value that are encoded at once. JSON needs at most six bytes for one. A multiple of 3, so that base64
-/// has no padding between two pieces.
+/// The number of bytes of a value that klad encodes at once. JSON needs at most six bytes for each of them. The number
+/// is a multiple of 3, so that base64 has no padding between two pieces.
 const PIECE_BYTES: usize = 9 << 10;
 
 /// The rest of a change whose value is large.
@@ -41,13 +41,13 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// The number of bytes of the value that were not written.
+    /// Returns the number of bytes of the value that were not written yet.
     pub(super) fn len(&self) -> usize {
         self.value.len()
     }
 
-    /// Writes the next piece of the value, and behind the last one the end of the event. Returns whether that was the
-    /// last.
+    /// Writes the next piece of the value, and after the last piece the end of the event. Returns whether this was the
+    /// last piece.
     pub(super) fn write(&mut self, out: &mut Vec<u8>) -> bool {
         if self.is_text {
             let piece = self.value.split_to(text_piece(&self.value, PIECE_BYTES));
@@ -63,8 +63,8 @@ impl Tail {
     }
 }
 
-/// Appends a change. `values`: whether it comes with its value. A large value is returned, and the caller must write it
-/// before anything else.
+/// Appends a change, with its value if `values` is true. If the value is large, returns it, and the caller must write
+/// it before anything else.
 pub(super) fn change(out: &mut Vec<u8>, format: Format, changed: &Changed, values: bool) -> Option<Tail> {
     if format == Format::ServerSentEvents {
         out.extend_from_slice(format!("id: {}\ndata: ", changed.version).as_bytes());
@@ -106,7 +106,7 @@ fn escape(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&quoted.as_bytes()[1..quoted.len() - 1]);
 }
 
-/// The members of a change without its value.
+/// Returns the members of a change without its value.
 fn members(changed: &Changed, values: bool) -> Map<String, Json> {
     let version = changed.version.get();
     let mut event = Map::new();
@@ -139,7 +139,7 @@ fn members(changed: &Changed, values: bool) -> Map<String, Json> {
 /// Appends a heartbeat. The client has received all changes up to `version`.
 pub(super) fn heartbeat(out: &mut Vec<u8>, format: Format, version: u64) {
     let text = match format {
-        // Without data it is no event, but the client remembers the id for its next request.
+        // A message without data is no event, but the client remembers the id for its next request.
         Format::ServerSentEvents => format!(": heartbeat\nid: {version}\n\n"),
         Format::JsonLines => format!("{{\"heartbeat\":{version}}}\n"),
     };
@@ -165,7 +165,7 @@ fn named(event: &mut Map<String, Json>, member: &str, bytes: &[u8]) {
     };
 }
 
-/// Adds what is stored beside a value's bytes.
+/// Adds the attributes that are stored with a value.
 fn attributes(event: &mut Map<String, Json>, value: &Value) {
     let Some(own) = &value.attributes else { return };
     if let Some(modified_ms) = own.modified_ms {

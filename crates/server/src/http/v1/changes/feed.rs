@@ -47,7 +47,7 @@ struct Feed {
     values: bool,
     format: Format,
     heartbeat: Duration,
-    /// The earliest time of the next step, if the last one has read all changes.
+    /// The earliest time of the next step, if the last step has read all changes.
     pause_until: Cell<Option<Instant>>,
 }
 
@@ -57,7 +57,7 @@ struct Chunk {
     tail: Option<Tail>,
     permit: Option<BodyPermit>,
     position: Position,
-    /// Whether the feed ends after them.
+    /// Whether the feed ends after these bytes.
     is_last: bool,
 }
 
@@ -68,7 +68,7 @@ enum Step {
         permit: BodyPermit,
         next: Position,
     },
-    /// Nothing for this feed. Whether there is more to read.
+    /// There is no change for this feed. `more` says whether there are more changes to read.
     Nothing {
         next: Position,
         more: bool,
@@ -76,7 +76,7 @@ enum Step {
 }
 
 impl FeedBody {
-    /// Begins a feed and does its first step, so that an error at the beginning still gets a status.
+    /// Begins a feed and does its first step, so that an error in this step still gets a status.
     pub(super) async fn begin(context: &Context<'_>, request: Request) -> Result<FeedBody, ApiError> {
         let Request { prefix, from, values, format } = request;
         let executor = context.worker.executor();
@@ -95,7 +95,7 @@ impl FeedBody {
             heartbeat: context.options.heartbeat,
             pause_until: Cell::new(None),
         });
-        // A step that returns no changes says whether they are kept.
+        // This step returns no changes, but says whether klad still keeps the changes after `position`.
         let position = Position::after(from.unwrap_or(last));
         feed.check(position).await?;
         // The client learns the position at once, even if no change comes before it leaves.
@@ -103,12 +103,12 @@ impl FeedBody {
         Ok(FeedBody { feed, rest, tail: None, held: None, position, next: None, ended: false })
     }
 
-    /// Bytes of the body budget that it holds now.
+    /// Returns how many bytes of the body budget this body holds now.
     pub(in crate::http) fn permit_bytes(&self) -> u64 {
         self.held.as_ref().map_or(0, BodyPermit::bytes)
     }
 
-    /// Returns the next bytes; `None` after the event that says why the feed ends.
+    /// Returns the next bytes. Returns `None` after the event that says why the feed ends.
     pub(in crate::http) fn poll_frame(&mut self, context: &mut TaskContext<'_>) -> Poll<Option<Bytes>> {
         loop {
             if !self.rest.is_empty() {
@@ -159,14 +159,14 @@ impl Feed {
     async fn next_or_error(&self, position: &mut Position) -> Result<Chunk, ApiError> {
         let beat_at = clock::now() + self.heartbeat;
         loop {
-            // Under load every commit would otherwise cause a step of each feed.
+            // Without this pause, every commit would cause a step of each feed under load.
             if let Some(until) = self.pause_until.take() {
                 tokio::time::sleep_until(until.into()).await;
             }
-            // Armed before the step, so that a commit that the step does not see completes `changed`.
+            // `changed` is armed before the step, so that a commit that the step does not see completes `changed`.
             let mut changed = pin!(self.worker_context.changed());
             changed.as_mut().enable();
-            // Only now: a stop during the pause would not complete `changed`.
+            // Check only now, because a stop during the pause would not complete `changed`.
             if self.worker_context.is_stopping() {
                 return Err(Error::Stopping.into());
             }
@@ -186,14 +186,14 @@ impl Feed {
                     }
                 }
             }
-            // At the time of the heartbeat the next step says the position.
+            // When it is time for the heartbeat, the next step returns the position for it.
             let _ = tokio::time::timeout_at(beat_at.into(), changed).await;
         }
     }
 
-    /// Fails if not all changes after `position` are kept.
+    /// Fails if klad no longer keeps all changes after `position`.
     async fn check(&self, position: Position) -> Result<(), ApiError> {
-        // Nothing fits, so the step reads no value.
+        // With a limit of 0 bytes nothing fits, so the step reads no value.
         match self.read(position, 0).await? {
             ChangesPage::Gone { oldest } => Err(ApiError::VersionGone { oldest }),
             ChangesPage::Changes { .. } | ChangesPage::TooLarge { .. } => Ok(()),
@@ -243,7 +243,8 @@ impl Feed {
     fn chunk(&self, changes: &[Changed], mut permit: BodyPermit, position: Position) -> Chunk {
         let (mut bytes, mut tail) = (Vec::new(), None::<Tail>);
         for changed in changes {
-            // A change with a large value is the last of its page.
+            // A change with a large value is normally the last of its page. If another change follows, its value comes
+            // first.
             if let Some(mut before) = tail.take() {
                 while !before.write(&mut bytes) {}
             }

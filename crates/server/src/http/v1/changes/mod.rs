@@ -1,13 +1,13 @@
-//! The change feed: `GET /v1/changes`. Every committed change in commit order, as server-sent events or JSON lines,
-//! until the client leaves, klad stops, or the feed must end.
+//! The change feed: `GET /v1/changes`. The client gets every committed change in commit order, as server-sent events or
+//! JSON lines, until the client leaves, klad stops, or the feed must end.
 //!
 //! ```text
 //!   head ─▶ route ─▶ answer: a place among the feeds, the first step ─▶ 410, or 200 and FeedBody
 //!                                  FeedBody: step ─▶ chunk ─▶ step ─▶ … nothing new: sleep until the bell rings
 //! ```
 //!
-//! Between two steps a feed holds only its position. So a slow reader costs no memory and no thread. It ends with
-//! `version-gone` when the changes that it has not read are no longer kept. `route` and `v1` call this.
+//! Between two steps a feed holds only its position. So a slow reader costs no memory and no thread. The feed ends with
+//! `version-gone` when klad no longer keeps the changes that the feed has not read. `route` and `v1` call this.
 
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
@@ -36,11 +36,11 @@ enum Format {
     JsonLines,
 }
 
-/// What the head of a request says.
+/// The parameters and headers of a request for a feed.
 #[derive(Debug)]
 pub(super) struct Request {
     prefix: Vec<u8>,
-    /// The feed has the changes after this version. `None`: after the last one that is committed now.
+    /// The feed has the changes after this version. `None` means after the last version that is committed now.
     from: Option<u64>,
     values: bool,
     format: Format,
@@ -80,7 +80,7 @@ pub(super) async fn answer(context: &Context<'_>, request: Request) -> Result<Re
     let others = [
         (CONTENT_TYPE, HeaderValue::from_static(content_type)),
         (CACHE_CONTROL, HeaderValue::from_static("no-store")),
-        // nginx would otherwise hold events back until its buffer is full.
+        // Without this header, nginx would hold events back until its buffer is full.
         (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
     let fields = Fields { others: Some(Box::new(others.into_iter().collect())), ..Fields::default() };

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A cursor has the bounds of the keys that are left, so the server keeps nothing between two pages. The bounds have at
-//! most as many bytes as two keys. The checksum finds damage; it does not protect a secret, because a cursor names only
-//! what its client may read anyway. Parameters beside a cursor must be those of the first request: `prefix` and
-//! `delimiter` are compared, of `start` and `end` only the checksums. `scan` calls this.
+//! most as many bytes as two keys. The checksum finds damage. It need not stop forgery, because a cursor names only
+//! what its client may read anyway. Parameters that come with a cursor must be those of the first request. klad
+//! compares `prefix` and `delimiter` themselves, and only the checksums of `start` and `end`. `scan` calls this.
 
 use base64::Engine as _;
 use bytes::Bytes;
@@ -22,12 +22,12 @@ const VERSION: u8 = 1;
 const REVERSE: u8 = 1 << 0;
 const HAS_END: u8 = 1 << 1;
 
-/// The checksum of a bound that the client gave; that of an absent bound is the one of an empty text.
+/// Returns the checksum of a bound that the client gave. An absent bound has the checksum of an empty text.
 pub(super) fn checksum(bound: Option<&[u8]>) -> u32 {
     crc32c::crc32c(bound.unwrap_or_default())
 }
 
-/// Encodes the place at which `rest` of `keys` begins.
+/// Encodes a cursor for a scan of `keys` of which `rest` is left.
 pub(super) fn encode(keys: &Keys, rest: &Range) -> String {
     let length = |bytes: usize| u16::try_from(bytes).expect("a key is shorter than 64 KiB").to_le_bytes();
     let end = rest.end.as_deref();

@@ -22,8 +22,8 @@ use crate::http::v1::parameters::BASE64URL;
 use crate::http::v1::scan::pages::Item;
 use klad_storage::operation::Entry;
 
-/// Bytes of a value that are encoded at once. JSON needs at most six bytes for one. A multiple of 3, so that base64
-/// has no padding between two pieces.
+/// The number of bytes of a value that klad encodes at once. JSON needs at most six bytes for each of them. The number
+/// is a multiple of 3, so that base64 has no padding between two pieces.
 const PIECE_BYTES: usize = 9 << 10;
 
 /// How the items of a scan are written.
@@ -33,7 +33,7 @@ pub(super) enum Format {
     JsonLines,
     /// `application/cbor-seq`.
     CborSequence,
-    /// The entries of a JSON page, between commas.
+    /// The entries of a JSON page, separated by commas.
     JsonPage,
 }
 
@@ -44,11 +44,11 @@ enum Rest {
     Raw(Bytes),
 }
 
-/// Writes items.
+/// Encodes the items of a scan.
 pub(super) struct Encoder {
     format: Format,
     keys_only: bool,
-    /// Bytes that were not taken.
+    /// Encoded bytes that were not taken yet.
     out: Vec<u8>,
     value: Option<Rest>,
     first: bool,
@@ -59,12 +59,13 @@ impl Encoder {
         Encoder { format, keys_only, out: Vec::new(), value: None, first: true }
     }
 
-    /// The number of bytes that were written and not taken.
+    /// Returns the number of encoded bytes that were not taken yet.
     pub(super) fn len(&self) -> usize {
         self.out.len()
     }
 
-    /// Takes what was written. The caller will take about as much next time.
+    /// Takes the encoded bytes. Reserves as much memory for the next ones, because the caller will take about as much
+    /// next time.
     pub(super) fn take(&mut self) -> Bytes {
         let next = Vec::with_capacity(self.out.len());
         std::mem::replace(&mut self.out, next).into()
@@ -75,7 +76,7 @@ impl Encoder {
         self.out.extend_from_slice(text);
     }
 
-    /// Writes an item without its value. [`Encoder::value`] must write that before the next item.
+    /// Writes an item without its value. [`Encoder::value`] must write the value before the next item.
     pub(super) fn item(&mut self, item: Item) {
         match (item, self.format) {
             (Item::Prefix(prefix), Format::CborSequence) => {
@@ -112,7 +113,7 @@ impl Encoder {
         }
     }
 
-    /// Writes the value of the last item until about `bytes` were written. Returns whether it was written whole.
+    /// Writes the value of the last item until the encoder holds about `bytes`. Returns whether the value is complete.
     pub(super) fn value(&mut self, bytes: usize) -> bool {
         while let Some(value) = &mut self.value {
             let rest = match value {
@@ -227,7 +228,7 @@ fn json_head(out: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
-/// Writes an entry as CBOR up to the bytes of its value. Returns whether these follow.
+/// Writes an entry as CBOR up to the bytes of its value. Returns whether the bytes of the value must follow.
 fn cbor_head(out: &mut Vec<u8>, entry: &Entry, keys_only: bool) -> bool {
     let own = entry.value.attributes.as_deref();
     let stored = own.map(|own| Metadata::read(&own.metadata)).unwrap_or_default();
@@ -287,7 +288,7 @@ fn escaped(out: &mut Vec<u8>, text: &str) {
     let start = out.len();
     quoted(out, text);
     out.pop();
-    // Moves at most one piece.
+    // Remove the first quote. This moves at most one piece.
     out.remove(start);
 }
 
@@ -301,7 +302,7 @@ fn number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// The length of the next piece of a text, at most `bytes_max`: it ends between two characters.
+/// Returns the length of the next piece of a text, at most `bytes_max`. The piece ends between two characters.
 pub(in crate::http::v1) fn text_piece(text: &[u8], bytes_max: usize) -> usize {
     if text.len() <= bytes_max {
         return text.len();

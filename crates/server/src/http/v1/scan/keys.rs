@@ -5,9 +5,9 @@ use bytes::Bytes;
 /// A range of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Range {
-    /// Its start, inclusive.
+    /// The start, inclusive.
     pub(super) from: Bytes,
-    /// Its end, exclusive; `None` means to the last key.
+    /// The end, exclusive. `None` means that the range includes the last key.
     pub(super) end: Option<Bytes>,
 }
 
@@ -15,19 +15,19 @@ pub(super) struct Range {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
     pub(super) range: Range,
-    /// Whether the scan begins at the end.
+    /// Whether the scan begins at the last key.
     pub(super) reverse: bool,
     /// The length of the parameter `prefix`, with which all keys of the range begin.
     pub(super) prefix_bytes: usize,
-    /// What ends a common prefix. Empty: keys are not grouped.
+    /// The text that ends a common prefix. If it is empty, keys are not grouped.
     pub(super) delimiter: Bytes,
-    /// See [`checksum`](super::cursor::checksum).
+    /// The checksums of the parameters `start` and `end`. See [`checksum`](super::cursor::checksum).
     pub(super) start_checksum: u32,
     pub(super) end_checksum: u32,
 }
 
 impl Range {
-    /// The keys that begin with `prefix`, are not before `start`, and are before `end`.
+    /// Returns the range of keys that begin with `prefix`, are not before `start`, and are before `end`.
     pub(super) fn of(prefix: &[u8], start: &[u8], end: Option<Vec<u8>>) -> Range {
         let end = match (behind(prefix), end) {
             (Some(behind), Some(end)) => Some(behind.min(end)),
@@ -43,7 +43,7 @@ impl Range {
 }
 
 impl Keys {
-    /// The part of `rest` that is left behind `bound`; `None` if nothing is left.
+    /// Returns the part of `rest` that the scan reads after `bound`, or `None` if nothing is left.
     pub(super) fn left(&self, rest: &Range, bound: Bytes) -> Option<Range> {
         let left = if self.reverse {
             Range { from: rest.from.clone(), end: Some(bound) }
@@ -53,7 +53,7 @@ impl Keys {
         (!left.is_empty()).then_some(left)
     }
 
-    /// The common prefix to which `key` belongs: up to the first delimiter behind the parameter `prefix`.
+    /// Returns the common prefix to which `key` belongs. It ends with the first delimiter after the parameter `prefix`.
     pub(super) fn common_prefix<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
         let (delimiter, rest) = (&*self.delimiter, key.get(self.prefix_bytes..)?);
         if delimiter.is_empty() {
@@ -63,7 +63,7 @@ impl Keys {
         Some(&key[..self.prefix_bytes + position + delimiter.len()])
     }
 
-    /// What is left of `rest` behind all keys with `common_prefix`, in the order of the scan.
+    /// Returns the part of `rest` that the scan reads after all keys with `common_prefix`.
     pub(super) fn left_behind(&self, rest: &Range, common_prefix: &[u8]) -> Option<Range> {
         if self.reverse {
             return self.left(rest, Bytes::copy_from_slice(common_prefix));
@@ -72,7 +72,7 @@ impl Keys {
     }
 }
 
-/// The first key behind all keys that begin with `prefix`. `None`: no key is behind them.
+/// Returns the first key after all keys that begin with `prefix`. Returns `None` if no key can be after them.
 fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
     let length = prefix.iter().rposition(|byte| *byte != 0xFF)? + 1;
     let mut behind = prefix[..length].to_vec();

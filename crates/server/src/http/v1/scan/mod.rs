@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A scan may end before its range does, at its limit, at a limit of bytes, or when its time is over. Then its answer
-//! has a cursor. Only `complete` says that nothing is left: an answer without entries may have a cursor. `route` and
-//! `v1` call this.
+//! has a cursor. Only `complete` says that nothing is left, because an answer without entries may have a cursor too.
+//! `route` and `v1` call this.
 
 use bytes::Bytes;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LINK, VARY};
@@ -45,7 +45,7 @@ pub(super) use encode::text_piece;
 
 pub(in crate::http) use stream::ScanBody;
 
-/// What the head of a scan says.
+/// The parameters and headers of a scan.
 pub(super) struct Request {
     keys: Keys,
     keys_only: bool,
@@ -102,7 +102,8 @@ pub(super) fn route(query: &str, headers: &HeaderMap, options: &Options) -> Resu
     Ok(Request { keys, keys_only: parameters.switch("keys_only")?, answer, limit })
 }
 
-/// The form that the client wants. Without a header, or with one that names no known type, it is a JSON page.
+/// Returns the form that the client wants. Without an `Accept` header, or with one that names no known type, the form
+/// is a JSON page.
 fn accepted(headers: &HeaderMap) -> Answer {
     let mut best = (Answer::Page, 0.0);
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -122,8 +123,8 @@ fn accepted(headers: &HeaderMap) -> Answer {
     best.0
 }
 
-/// Reads the keys, from the cursor if there is one. Other parameters must then be absent, or those of the first
-/// request.
+/// Reads the keys, from the cursor if there is one. With a cursor, each other parameter must be absent or the same as
+/// in the first request.
 fn read_keys(parameters: &Parameters<'_>, options: &Options) -> Result<Keys, ApiError> {
     let Bounds { prefix, start, end } = read_bounds(parameters, options)?;
     let delimiter = parameters.bytes("delimiter");
@@ -152,20 +153,20 @@ fn read_keys(parameters: &Parameters<'_>, options: &Options) -> Result<Keys, Api
 }
 
 fn read_bounds(parameters: &Parameters<'_>, options: &Options) -> Result<Bounds, ApiError> {
-    // The first key behind the longest one is a byte longer.
+    // A bound may be the first key after the longest key, which is one byte longer.
     let bytes_max = options.key_bytes_max + 1;
     let prefix = parameters.binary("prefix", "prefix64", bytes_max)?;
     let start = parameters.binary("start", "start64", bytes_max)?;
     let end = parameters.binary("end", "end64", bytes_max)?;
     if end.as_ref().is_some_and(Vec::is_empty) {
-        // No key is before it, which is hardly what the client means.
+        // No key is before an empty `end`, so the client hardly means this.
         return Err(ApiError::EmptyParameter("end"));
     }
     Ok(Bounds { prefix, start, end })
 }
 
 /// Reads the head of a removal. An empty prefix or start is an error, because `?prefix=$P` with an unset variable would
-/// remove everything; `all=true` does that.
+/// remove everything. A client that wants to remove everything sends `all=true`.
 pub(super) fn route_removal(query: &str, headers: &HeaderMap, options: &Options) -> Result<Action, ApiError> {
     let known = ["prefix", "prefix64", "start", "start64", "end", "end64", "all", "durability"];
     let parameters = Parameters::read(query, &known)?;
@@ -189,7 +190,7 @@ pub(super) fn route_removal(query: &str, headers: &HeaderMap, options: &Options)
     Ok(Action::RemoveRange { from, end, durability })
 }
 
-/// Removes a range: 204.
+/// Removes a range and answers 204.
 pub(super) async fn remove(context: &Context<'_>, removal: RangeRemoval) -> Result<Reply, ApiError> {
     context.worker.executor().writable(ChangeKind::Delete)?;
     let removed = context.worker.remove_range(removal, context.deadline, context.exchange.phases());
@@ -210,7 +211,7 @@ pub(super) async fn answer(context: &Context<'_>, request: Request) -> Result<Re
     }
 }
 
-/// The keys of a request; `None` if its range is empty.
+/// Returns the keys of a request, or `None` if its range is empty.
 fn range(keys: &Keys) -> Option<Range> {
     (!keys.range.is_empty()).then(|| keys.range.clone())
 }
@@ -220,7 +221,7 @@ async fn stream(context: &Context<'_>, request: Request, format: Format) -> Resu
     let limit = limit.unwrap_or(u64::MAX);
     let rest = range(&keys);
     let scan = Scan::begin(context, keys, keys_only)?;
-    // The first step belongs to the head, so that an error at the beginning still gets a status.
+    // The first step runs before the head is sent, so that an error in this step still gets a status.
     let first = match rest {
         Some(rest) => scan.step(rest, step_limits(limit), context.deadline).await?,
         None => Step { items: Vec::new(), rest: None, permit: None },
@@ -286,7 +287,7 @@ async fn gather(context: &Context<'_>, scan: &Scan, request: &Request) -> Result
             Tried::TooLarge(bytes) if bytes <= bytes_left => {
                 scan.step(rest, StepLimits { bytes_max: bytes, ..limits }, None).await?
             }
-            // A page by itself.
+            // The entry is a page by itself.
             Tried::TooLarge(_) if bytes == 0 => scan.step(rest, StepLimits { entries_max: 1, ..limits }, None).await?,
             Tried::TooLarge(_) => break,
         };
@@ -299,7 +300,8 @@ async fn gather(context: &Context<'_>, scan: &Scan, request: &Request) -> Result
         page.permit = step.permit.or(page.permit);
         page.rest = step.rest;
         if bytes > CACHED_VALUE_BYTES_MAX && page.permit.is_none() {
-            // A slow reader holds the page until the write timeout. Without memory for it the page ends here.
+            // A slow client can hold the page in memory until the write timeout. If there is no memory for it, the page
+            // ends here.
             page.permit = context.worker.executor().budget().try_take(SCAN_PAGE_BYTES_MAX);
             if page.permit.is_none() {
                 break;
@@ -308,13 +310,13 @@ async fn gather(context: &Context<'_>, scan: &Scan, request: &Request) -> Result
         if items_left == 0 || bytes >= bytes_max || scan.is_over() {
             break;
         }
-        // With a strategy whose steps end at once, the worker would serve no other connection.
+        // If all steps end at once, the worker would otherwise serve no other connection.
         tokio::task::yield_now().await;
     }
     Ok(page)
 }
 
-/// The memory of an item.
+/// Returns how many bytes of memory an item needs.
 fn bytes_of(item: &Item) -> usize {
     match item {
         Item::Prefix(prefix) => prefix.len(),

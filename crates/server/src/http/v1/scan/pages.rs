@@ -1,8 +1,8 @@
 //! The steps of one scan: a series of operations that see one state of the store, if the engine has snapshots.
 //!
-//! Between two steps klad holds the bounds of the keys that are left, the snapshot, and with a large entry a memory
-//! permit. A step may return nothing although keys are left: the engine bounds the removed entries that one step
-//! passes. `scan` and `stream` call this.
+//! Between two steps klad holds the bounds of the keys that are left, the snapshot, and, with a large entry, a memory
+//! permit. A step may return nothing although keys are left, because the engine limits how many removed entries one
+//! step passes. `scan` and `stream` call this.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,8 +27,8 @@ pub(super) struct Scan {
     pub(super) keys: Keys,
     keys_only: bool,
     consistency: Consistency,
-    /// The state that all steps read, from the first step on. `None` later: the engine has no snapshots, or the scan's
-    /// time is over.
+    /// The state that all steps read. The first step takes it. After the first step, `None` means that the engine has
+    /// no snapshots, or that the scan's time is over.
     snapshot: RefCell<Option<Snapshot>>,
     /// When the scan must end.
     until: Instant,
@@ -44,7 +44,7 @@ pub(super) enum Item {
 
 /// The result of a step.
 pub(super) struct Step {
-    /// In the order of the scan.
+    /// The items, in the order of the scan.
     pub(super) items: Vec<Item>,
     /// The keys that are left.
     pub(super) rest: Option<Range>,
@@ -62,15 +62,15 @@ pub(super) struct StepLimits {
 /// What [`Scan::try_step`] has found.
 pub(super) enum Tried {
     Step(Step),
-    /// The first entry alone exceeds the limits. It has so many bytes.
+    /// The first entry alone exceeds the limits. The number is its size in bytes.
     TooLarge(usize),
 }
 
 impl Scan {
-    /// Takes a place for a scan.
+    /// Begins a scan, and takes one of the limited places for scans.
     ///
     /// # Errors
-    /// [`Error::Overloaded`].
+    /// [`Error::Overloaded`] if too many scans and ranges are in progress.
     pub(super) fn begin(context: &Context<'_>, keys: Keys, keys_only: bool) -> Result<Rc<Scan>, Error> {
         Ok(Rc::new(Scan {
             permit: context.worker.executor().begin_scan()?,
@@ -127,7 +127,7 @@ impl Scan {
     /// Does one step, unless its first entry is larger than the limits.
     pub(super) async fn try_step(&self, rest: &Range, limits: StepLimits, deadline: Deadline) -> Result<Tried, Error> {
         let StepLimits { entries_max, bytes_max } = limits;
-        // Most entries of a group are read for nothing.
+        // Read fewer entries of a group in a step, because most of them are not returned.
         let grouped_max = if self.keys.delimiter.is_empty() { usize::MAX } else { SCAN_GROUP_STEP_ENTRIES_MAX };
         let view = self.snapshot.borrow().clone().map_or(View::Take, View::At);
         let takes = matches!(view, View::Take);
@@ -155,8 +155,8 @@ impl Scan {
         }
     }
 
-    /// Replaces neighbours with one common prefix by it. Returns also what is left of `rest`: if the step ends within
-    /// a group, the scan continues behind the group.
+    /// Replaces neighbouring entries that have the same common prefix by one item for this prefix. Also returns what is
+    /// left of `rest`. If the step ends within a group, the scan continues after the group.
     fn group(&self, entries: Vec<Entry>, next: Option<Bytes>, rest: &Range) -> (Vec<Item>, Option<Range>) {
         let left = next.and_then(|bound| self.keys.left(rest, bound));
         if self.keys.delimiter.is_empty() {

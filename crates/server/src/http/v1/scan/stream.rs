@@ -1,8 +1,8 @@
 //! The body of a scan's answer: frames of about 64 KiB with many entries each, made while the client takes them.
 //!
 //! A stream reads one step ahead, so that a storage thread reads while the worker encodes. The worker returns to its
-//! other connections after each step. A slow client holds two steps at most, and the snapshot only for as long as a scan
-//! may take. `scan` creates it; hyper polls it through `body`.
+//! other connections after each step. A slow client holds two steps at most, and the snapshot only for as long as a
+//! scan may take. `scan` creates the body; hyper polls it through the module `body`.
 
 use std::cell::RefCell;
 use std::pin::{Pin, pin};
@@ -28,7 +28,7 @@ const FRAME_BYTES: usize = RESPONSE_FRAME_BYTES_MAX - (8 << 10);
 /// The body of a scan's answer.
 pub(in crate::http) struct ScanBody {
     encoder: Encoder,
-    /// Encoded bytes that are longer than a frame.
+    /// Encoded bytes that were not handed over yet. They may be longer than a frame.
     frame: Bytes,
     items: std::vec::IntoIter<Item>,
     /// The memory permit of the entries in `items`.
@@ -51,17 +51,17 @@ struct Steps {
     scan: Rc<Scan>,
     /// The number of items that the stream may still return.
     left: u64,
-    /// The keys behind those of `items`.
+    /// The keys after those of `items`.
     rest: Option<Range>,
     ahead: Rc<Ahead>,
-    /// Whether the worker has served others since the last step.
+    /// Whether the worker has served other connections since the last step.
     yielded: bool,
-    /// Drops the snapshot in time.
+    /// The task that drops the snapshot when the scan's time is over.
     watch: Option<AbortHandle>,
 }
 
-/// The step that reads the beginning of what is left. Shared with the task that drops it when the scan's time is over,
-/// because its result holds the snapshot.
+/// The step that the stream reads ahead. A task shares this step and drops it when the scan's time is over, because the
+/// result of the step holds the snapshot.
 #[derive(Default)]
 struct Ahead {
     step: RefCell<Option<AheadStep>>,
@@ -73,13 +73,13 @@ enum AheadStep {
 }
 
 impl ScanBody {
-    /// The body of a JSON page: `items`, and the text behind them.
+    /// Creates the body of a JSON page: `items`, and the text after them.
     pub(super) fn page(encoder: Encoder, items: Vec<Item>, behind: Vec<u8>, permit: Option<BodyPermit>) -> ScanBody {
         let items = items.into_iter();
         ScanBody { encoder, frame: Bytes::new(), items, permit, then: Then::Text(behind), ended: false }
     }
 
-    /// A stream that begins with the items of `first`, and may return `left` items behind them.
+    /// Creates a stream that begins with the items of `first`, and may return `left` items after them.
     pub(super) fn stream(encoder: Encoder, scan: Rc<Scan>, first: Step, left: u64) -> ScanBody {
         if first.rest.is_none() {
             scan.drop_snapshot();
@@ -92,12 +92,12 @@ impl ScanBody {
         ScanBody { encoder, frame: Bytes::new(), items: items.into_iter(), permit, then, ended: false }
     }
 
-    /// Whether the client has been given all of it.
+    /// Whether the whole body was handed over.
     pub(in crate::http) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Bytes of the body budget that it holds now.
+    /// Returns how many bytes of the body budget this body holds now.
     pub(in crate::http) fn permit_bytes(&self) -> u64 {
         self.permit.as_ref().map_or(0, BodyPermit::bytes)
     }
@@ -113,8 +113,8 @@ impl ScanBody {
         Some(self.encoder.take())
     }
 
-    /// Returns the next frame. After an error the connection closes without the final chunk, so that no client takes a
-    /// part for the whole.
+    /// Returns the next frame. After an error the connection closes without the final chunk, so that no client mistakes
+    /// a part of the scan for the whole.
     pub(in crate::http) fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
         loop {
             if !self.frame.is_empty() {
@@ -133,13 +133,13 @@ impl ScanBody {
                 }
                 Then::Text(_) => self.next_text(),
                 Then::Steps(steps) => {
-                    // The entries were handed over.
+                    // The entries that the permit covers were handed over.
                     self.permit = None;
                     match ready!(steps.poll_next(context)) {
                         Some(Ok(step)) => {
                             self.items = step.items.into_iter();
                             self.permit = step.permit;
-                            // A step that waits for memory must not hold any.
+                            // Only read ahead without a permit, because a step that waits for memory must not hold any.
                             if self.permit.is_none() {
                                 steps.read_ahead(context);
                             }
@@ -181,13 +181,13 @@ impl ScanBody {
 }
 
 impl Steps {
-    /// Waits for the next step. `None`: the stream ends before `rest`.
+    /// Waits for the next step. Returns `None` if the stream ends before `rest`.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Step, Error>>> {
         if self.rest.is_none() || self.left == 0 || self.scan.is_over() {
             self.ahead.step.take();
             return Poll::Ready(None);
         }
-        // Unlike a task that wakes itself, this also lets the worker look for new requests.
+        // Unlike a task that wakes itself, `yield_now` also lets the worker look for new requests.
         if !std::mem::replace(&mut self.yielded, true) && pin!(tokio::task::yield_now()).poll(context).is_pending() {
             return Poll::Pending;
         }
@@ -236,7 +236,7 @@ impl Steps {
         Poll::Ready(ended)
     }
 
-    /// Begins the next step. `large`: it waits for memory if its first entry needs it.
+    /// Begins the next step. If `large` is true, the step waits for memory if its first entry needs it.
     fn begin(&mut self, large: bool) {
         let rest = self.rest.clone().expect("keys are left");
         let (scan, limits) = (self.scan.clone(), step_limits(self.left));
@@ -250,7 +250,8 @@ impl Steps {
     }
 }
 
-/// Drops the snapshot when the scan's time is over, even if the client takes nothing, so that hyper polls nothing.
+/// Starts a task that drops the snapshot when the scan's time is over. The body cannot do this itself, because hyper
+/// does not poll it while the client takes nothing.
 fn watch_time(scan: &Rc<Scan>, ahead: &Rc<Ahead>) -> AbortHandle {
     let (until, scan, ahead) = (scan.until(), Rc::downgrade(scan), Rc::downgrade(ahead));
     let watch = tokio::task::spawn_local(async move {
