@@ -279,15 +279,15 @@ pub struct ServeArgs {
     /// A loop iteration is one pass of a worker over the tasks that are ready. After a longer iteration with at least
     /// 32 requests, the worker reads the newest requests first. If all workers do so, klad also accepts new connections
     /// slowly. klad does both only while clients are in a hurry: within the last second a client has sent a deadline,
-    /// or has disconnected before its answer. Only --execution adaptive uses --turn-max. See docs/execution.md.
+    /// or has disconnected before its answer. Only --execution adaptive uses --iteration-max. See docs/execution.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = positive_duration, help_heading = OVERLOAD)]
-    pub turn_max: Duration,
+    pub iteration_max: Duration,
     /// Shed load when klad is overloaded.
     ///
-    /// With --admission off, --operations-max, --queue-target, --queue-age-max and --turn-max have no effect. All other
-    /// limits remain, for example --queue-limit, --scans-max and --memory. Use off to measure the effect of load
+    /// With --admission off, --operations-max, --queue-target, --queue-age-max and --iteration-max have no effect. All
+    /// other limits remain, for example --queue-limit, --scans-max and --memory. Use off to measure the effect of load
     /// shedding.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = OVERLOAD)]
     pub admission: SwitchName,

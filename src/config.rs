@@ -406,7 +406,7 @@ fn limits(args: &ServeArgs, budget: &Budget) -> klad_server::Limits {
         },
         // The other strategies exist for comparison, and have no overload control.
         iteration_max: (args.admission == SwitchName::On && args.execution == ExecutionName::Adaptive)
-            .then_some(args.turn_max),
+            .then_some(args.iteration_max),
         drain: klad_server::Drain {
             delay: args.drain_delay,
             timeout: args.drain_timeout,

@@ -23,7 +23,7 @@ fn defaults_are_those_of_limits() {
     assert_eq!(args.idle_timeout, limits::IDLE_TIMEOUT);
     assert_eq!(args.queue_target, limits::QUEUE_TARGET);
     assert_eq!(args.queue_age_max, limits::QUEUE_AGE_MAX);
-    assert_eq!(args.turn_max, limits::ITERATION_MAX);
+    assert_eq!(args.iteration_max, limits::ITERATION_MAX);
     assert_eq!(args.drain_timeout, limits::DRAIN_TIMEOUT);
     assert_eq!(args.disk_reserve.0, limits::DISK_RESERVE_BYTES);
     assert_eq!(args.key_max.0, limits::KEY_BYTES_MAX);

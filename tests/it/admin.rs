@@ -167,7 +167,7 @@ fn the_parts_of_the_memory_add_up_to_the_resident_set() {
             Client::connect(server.admin).request("GET", "/debug/memory", &[("Accept", "text/plain")], None);
         for text in [text.text(), by_accept.text()] {
             let line = |name: &str| text.lines().any(|line| line.starts_with(name));
-            assert!(line("body_room") && line("allocator_slack") && line("all "), "{text}");
+            assert!(line("body_budget") && line("allocator_slack") && line("all "), "{text}");
         }
     }
 }
@@ -191,12 +191,12 @@ fn permits_for_bodies_are_in_the_breakdown() {
     let server = ServerBuilder::new("memory").start();
     let mut client = server.client();
     client.send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\nv");
-    wait_until("a permit is held", || part(&memory(&server), "body_room")["counted_bytes"] == 1 << 20);
+    wait_until("a permit is held", || part(&memory(&server), "body_budget")["counted_bytes"] == 1 << 20);
     let connections = part(&memory(&server), "connections")["counted_bytes"].as_u64().unwrap();
     assert_eq!(connections, 16 << 10, "one connection");
     client.send_raw(vec![b'v'; (1 << 20) - 1]);
     assert_eq!(client.answer().unwrap().status, 201);
-    wait_until("the permit is free again", || part(&memory(&server), "body_room")["counted_bytes"] == 0);
+    wait_until("the permit is free again", || part(&memory(&server), "body_budget")["counted_bytes"] == 0);
 }
 
 /// Sends two reads of keys of `key_bytes` to one thread. Returns an error if the breakdown does not contain them.

@@ -95,8 +95,8 @@ const CAUSES: &[(&str, Series)] = &[
     (
         "The memory for bodies is almost used up",
         &[
-            ("klad_body_room_used_bytes{share=\"all\"}", 95., 95.),
-            ("klad_body_room_limit_bytes{share=\"all\"}", 100., 100.),
+            ("klad_body_budget_used_bytes{share=\"all\"}", 95., 95.),
+            ("klad_body_budget_limit_bytes{share=\"all\"}", 100., 100.),
         ],
     ),
     ("95 of at most 100 connections", &[("klad_connections_open", 95., 95.), ("klad_connections_limit", 100., 100.)]),

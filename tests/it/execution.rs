@@ -321,7 +321,7 @@ fn twin_a_queue_without_a_maximum_age_is_noticed() {
 /// Sends more requests at once than fit into one loop iteration of a worker, twice on the same connections. Returns
 /// the versions in the order in which the requests were sent.
 fn versions_of_many_requests(admission: &str) -> [Vec<u64>; 2] {
-    let builder = ServerBuilder::new("memory").arg("--threads", "1").arg("--turn-max", "1us");
+    let builder = ServerBuilder::new("memory").arg("--threads", "1").arg("--iteration-max", "1us");
     let server = builder.arg("--admission", admission).start();
     let mut clients: Vec<Client> = (0..2_500).map(|_| server.client()).collect();
     for client in &mut clients {

@@ -232,9 +232,12 @@ fn the_memory_budget_is_divided_again_after_a_change_and_never_exceeded() {
     let server = ServerBuilder::new("memory").arg("--memory", "256MiB").arg("--value-max", "64MiB").start();
     let share = |part: &str| metric(&server, &format!("klad_memory_budget_bytes{{part=\"{part}\"}}"));
     let look = || {
-        let parts: u64 = ["connections", "body_room", "scans", "cache"].map(share).iter().sum();
+        let parts: u64 = ["connections", "body_budget", "scans", "cache"].map(share).iter().sum();
         assert!(parts <= 256 << 20, "{parts}");
-        assert_eq!(share("body_room") / 1_024, metric(&server, "klad_body_room_limit_bytes{share=\"all\"}") / 1_024);
+        assert_eq!(
+            share("body_budget") / 1_024,
+            metric(&server, "klad_body_budget_limit_bytes{share=\"all\"}") / 1_024
+        );
         share("cache")
     };
     let at_start = look();

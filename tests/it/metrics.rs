@@ -228,7 +228,7 @@ fn twin_a_misspelt_metric_or_label_is_noticed() {
     assert!(unknown_metrics(right, &shown).is_empty() && unknown_labels(right, &shown).is_empty());
     assert_eq!(unknown_metrics("klad_queue_refsed_total > 0", &shown).len(), 1);
     assert_eq!(unknown_metrics("rate(klad_queue_depth_bucket[5m])", &shown).len(), 1, "no histogram");
-    assert!(unknown_metrics("rate(klad_worker_turn_seconds_bucket[5m])", &shown).is_empty());
+    assert!(unknown_metrics("rate(klad_worker_iteration_seconds_bucket[5m])", &shown).is_empty());
     for wrong in [r#"x{quue="a"}"#, "sum by (quue, reason) (x)", "{{quue}} of {{queue}}", r#"x{queue=~"a",quue=~"b"}"#]
     {
         assert_eq!(unknown_labels(wrong, &shown), BTreeSet::from(["quue".to_owned()]), "{wrong}");

@@ -111,7 +111,7 @@ fn reads_are_counted_by_their_source() {
     let page = Scrape::of(&server);
     let reads = |by: &str| page.sum("klad_reads_total", &[("answered_by", by)]);
     assert_eq!((reads("memory"), reads("storage")), (20.0, 3.0));
-    assert!(page.value("klad_worker_turn_seconds_count") >= 25.0, "each request was in a loop iteration");
+    assert!(page.value("klad_worker_iteration_seconds_count") >= 25.0, "each request was in a loop iteration");
 }
 
 #[test]
@@ -121,11 +121,11 @@ fn permits_are_visible_while_they_are_held() {
     let mut clients = [server.client(), server.client()];
     clients[0].send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\nv");
     clients[1].send_raw("PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2048\r\n\r\nv");
-    let used = |page: &Scrape, share: &str| page.sum("klad_body_room_used_bytes", &[("share", share)]);
+    let used = |page: &Scrape, share: &str| page.sum("klad_body_budget_used_bytes", &[("share", share)]);
     let page = wait_for_page(&server, "both bodies have permits", |page| used(page, "all") == 1_050_624.0);
     assert_eq!(used(&page, "large"), 1_048_576.0, "only the large body counts");
-    let limit = |share: &str| page.sum("klad_body_room_limit_bytes", &[("share", share)]);
-    assert_eq!(limit("all"), page.sum("klad_memory_budget_bytes", &[("part", "body_room")]));
+    let limit = |share: &str| page.sum("klad_body_budget_limit_bytes", &[("share", share)]);
+    assert_eq!(limit("all"), page.sum("klad_memory_budget_bytes", &[("part", "body_budget")]));
     assert!(limit("large") < limit("all"));
     drop(clients);
     wait_for_page(&server, "all permits are free", |page| used(page, "all") == 0.0);

@@ -352,7 +352,7 @@ fn a_client_that_closes_its_side_still_gets_its_answer() {
 #[test]
 fn pipelined_requests_are_answered_under_overload() {
     let authority = Authority::new();
-    let server = authority.server().arg("--turn-max", "1us").arg("--threads", "1").start();
+    let server = authority.server().arg("--iteration-max", "1us").arg("--threads", "1").start();
     let value = [b'v'; 1 << 10];
     assert_eq!(authority.client(&server).put("/v0/entity?id=k", &value).status, 201);
     // A client with a deadline shows haste.

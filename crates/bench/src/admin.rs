@@ -30,7 +30,7 @@ const QUEUES: [&str; 5] = [
     "klad_queue_",
     "klad_operations_in_use",
     "klad_http_requests_in_flight",
-    "klad_body_room_used_bytes",
+    "klad_body_budget_used_bytes",
     "klad_refused_total",
 ];
 

@@ -159,7 +159,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         loop {
             let end = self.shared.end();
             let now = self.now();
-            self.turn_interval(now);
+            self.end_interval(now);
             self.expire(now);
             self.start_due(now);
             if now >= end {
@@ -223,7 +223,7 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
         until
     }
 
-    fn turn_interval(&mut self, now: Nanos) {
+    fn end_interval(&mut self, now: Nanos) {
         let interval = now / self.shared.interval;
         if interval > self.interval {
             (self.deliver)(self.interval, &mut self.recorder);

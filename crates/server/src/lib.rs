@@ -3,9 +3,9 @@
 //! ```text
 //!   klad-accept ── fewest connections ──▶ klad-worker-N   one single-threaded runtime each; connections as local tasks
 //!   klad-admin     the admin listener, with its own runtime: reads the workers' counters, never waits for a worker
-//!   klad-figures   reads the allocator's figures, which may wait
-//!   klad-care      maintenance
-//!   threads of execution: klad-pace, klad-sync, klad-upkeep; with --execution adaptive klad-commit and klad-storage-N
+//!   klad-memstats  reads the allocator's figures, which may wait
+//!   klad-maint     maintenance
+//!   threads of execution: klad-queues, klad-sync, klad-monitor; with --execution adaptive klad-commit, klad-storage-N
 //! ```
 //!
 //! `main` calls this, and so do tests with their own engines.
@@ -309,7 +309,7 @@ impl Server {
 /// wait.
 fn start_allocator_figures(allocator: Arc<AllocatorFigures>, stop: Arc<Signal>) -> JoinHandle<()> {
     allocator.refresh();
-    sync::spawn_thread("klad-figures", move || {
+    sync::spawn_thread("klad-memstats", move || {
         while !stop.wait_timeout(ALLOCATOR_READ_INTERVAL) {
             allocator.refresh();
         }

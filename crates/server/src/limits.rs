@@ -186,9 +186,9 @@ pub const QUEUE_TARGET: Duration = Duration::from_millis(5);
 /// longer.
 pub const QUEUE_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Default of `--turn-max`. A loop iteration is one pass of a worker over all tasks that are ready, and a request may
-/// wait for a whole iteration. After an iteration that is longer than this, if clients are impatient, the worker's gate
-/// closes: each iteration then admits only as many requests as the worker serves in [`ITERATION_TARGET`]. 50 ms are
+/// Default of `--iteration-max`. A loop iteration is one pass of a worker over all tasks that are ready, and a request
+/// may wait for a whole iteration. After an iteration that is longer than this, if clients are impatient, the worker's
+/// gate closes: each iteration then admits only as many requests as the worker serves in [`ITERATION_TARGET`]. 50 ms are
 /// about 4,000 requests of 12 µs on one core, and a fifth of the 250 ms that an impatient client waits.
 pub const ITERATION_MAX: Duration = Duration::from_millis(50);
 

@@ -84,14 +84,14 @@ enum WriteFailure {
 const COUNTER_BYTES_MAX: usize = 16 << 10;
 
 /// What one write may still read and rewrite.
-struct Room {
+struct ByteBudget {
     /// The bytes of values that the write's reads may still return.
     read_bytes: usize,
     /// The bytes of values that the write has stored again to change their expiry.
     rewritten_bytes: usize,
 }
 
-impl Room {
+impl ByteBudget {
     /// The maximum size of the next value whose expiry may change. The first value may have any size. The total is
     /// bounded, because the log contains each of these values again.
     fn to_rewrite(&self) -> usize {
@@ -203,11 +203,11 @@ impl<'w, R: FnMut(&[u8], usize) -> Result<Option<Current>, Error>> Planner<'w, R
     fn write(&mut self, write: &'w Write, first: u64) -> Answer {
         let stores_before = self.stores.len();
         self.undo.clear();
-        let mut room = Room { read_bytes: write.read_bytes_max, rewritten_bytes: 0 };
+        let mut budget = ByteBudget { read_bytes: write.read_bytes_max, rewritten_bytes: 0 };
         let depends_on_state = write.depends_on_state();
         let mut results = Vec::with_capacity(if depends_on_state { write.changes.len() } else { 0 });
         for (index, (change, version)) in write.changes.iter().zip(first..).enumerate() {
-            let failure = match self.change(change, Version::new(version), &mut room) {
+            let failure = match self.change(change, Version::new(version), &mut budget) {
                 Ok(ChangeResult::Failed(error)) if write.atomic => WriteFailure::Change(index, error),
                 Ok(result) => {
                     if depends_on_state {
@@ -229,8 +229,8 @@ impl<'w, R: FnMut(&[u8], usize) -> Result<Option<Current>, Error>> Planner<'w, R
         Ok(results)
     }
 
-    fn change(&mut self, change: &'w Change, version: Version, room: &mut Room) -> Result<ChangeResult, Error> {
-        let current = if change.depends_on_state() { self.current(change, room)? } else { None };
+    fn change(&mut self, change: &'w Change, version: Version, budget: &mut ByteBudget) -> Result<ChangeResult, Error> {
+        let current = if change.depends_on_state() { self.current(change, budget)? } else { None };
         if let Some(condition) = change.condition {
             let found = current.as_ref().map(|current| current.version);
             let holds = match condition {
@@ -261,20 +261,20 @@ impl<'w, R: FnMut(&[u8], usize) -> Result<Option<Current>, Error>> Planner<'w, R
             },
             Effect::Expire(expires_at_ms) => {
                 let Some(current) = current else { return Ok(ChangeResult::Failed(ChangeError::Absent)) };
-                if current.bytes > room.to_rewrite() {
+                if current.bytes > budget.to_rewrite() {
                     return Ok(ChangeResult::Failed(ChangeError::ExpiriesTooLarge));
                 }
-                room.rewritten_bytes += current.bytes;
+                budget.rewritten_bytes += current.bytes;
                 let attributes = self.touched(current.value.attributes);
                 let attributes = Some(Box::new(Attributes { expires_at_ms: *expires_at_ms, ..attributes }));
                 Some(Value { payload: current.value.payload, attributes })
             }
             Effect::Read => {
                 let bytes = current.as_ref().map_or(0, |current| current.bytes);
-                let Some(left) = room.read_bytes.checked_sub(bytes) else {
+                let Some(left) = budget.read_bytes.checked_sub(bytes) else {
                     return Ok(ChangeResult::Failed(ChangeError::NoRoom));
                 };
-                room.read_bytes = left;
+                budget.read_bytes = left;
                 return Ok(ChangeResult::Read(current.map(|current| (current.version, current.value))));
             }
         };
@@ -283,15 +283,15 @@ impl<'w, R: FnMut(&[u8], usize) -> Result<Option<Current>, Error>> Planner<'w, R
     }
 
     /// The value that `change` finds. A value that is too large for the change is not copied.
-    fn current(&mut self, change: &Change, room: &Room) -> Result<Option<Current>, Error> {
+    fn current(&mut self, change: &Change, budget: &ByteBudget) -> Result<Option<Current>, Error> {
         let found = if let Some(Changed(current)) = self.changed.get(&*change.key) {
             current.clone()
         } else {
             let bytes_max = match change.effect {
                 Effect::Put(_) | Effect::Delete => 0,
                 Effect::Add { .. } => COUNTER_BYTES_MAX,
-                Effect::Expire(_) => room.to_rewrite(),
-                Effect::Read => room.read_bytes,
+                Effect::Expire(_) => budget.to_rewrite(),
+                Effect::Read => budget.read_bytes,
             };
             (self.read)(&change.key, bytes_max)?
         };

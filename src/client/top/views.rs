@@ -188,7 +188,7 @@ fn memory(figures: &Figures) -> Table {
         ("block cache", value("klad_rocksdb_block_cache_used_bytes")),
         ("memtables", value("klad_rocksdb_memtable_allocated_bytes")),
         ("value cache", value("klad_value_cache_used_bytes")),
-        ("bodies", bytes(figures.value("klad_body_room_used_bytes", is("share", "all")))),
+        ("bodies", bytes(figures.value("klad_body_budget_used_bytes", is("share", "all")))),
     ];
     named("Memory", rows)
 }

@@ -143,7 +143,7 @@ pub struct QueueSample {
     pub at_s: f64,
     /// The values of the server's metrics, by the names of their series: operations and requests that wait or are in
     /// flight, memory used by bodies, and rejected requests. The names begin with `klad_queue_…`,
-    /// `klad_operations_in_use`, `klad_http_requests_in_flight`, `klad_body_room_used_bytes`, `klad_refused_total`.
+    /// `klad_operations_in_use`, `klad_http_requests_in_flight`, `klad_body_budget_used_bytes`, `klad_refused_total`.
     pub values: BTreeMap<String, f64>,
 }
 

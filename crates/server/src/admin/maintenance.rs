@@ -144,7 +144,7 @@ fn error_answer(error: &Error) -> Response<String> {
             }
             M::Cancelled => (StatusCode::CONFLICT, "cancelled"),
             M::NotWhole { .. } | M::Io { .. } | M::Directory(_) | M::Engine { .. } => {
-                (StatusCode::INTERNAL_SERVER_ERROR, "care-failed")
+                (StatusCode::INTERNAL_SERVER_ERROR, "maintenance-failed")
             }
         },
     };

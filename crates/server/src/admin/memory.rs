@@ -67,7 +67,7 @@ impl Shares {
             ("total", total),
             ("cache", cache),
             ("memtables", memtables),
-            ("body_room", body_budget),
+            ("body_budget", body_budget),
             ("connections", connections),
             ("scans", scans),
         ]
@@ -171,7 +171,7 @@ impl Admin {
                 Some(shares.scans),
                 "an estimate: two pages for each range in progress",
             ),
-            ("body_room", budget, Some(shares.body_budget), "reserved for request bodies and large answers"),
+            ("body_budget", budget, Some(shares.body_budget), "reserved for request bodies and large answers"),
         ];
         for (name, bytes, budget, meaning) in heap {
             split.cut_heap(name, bytes, budget, meaning);

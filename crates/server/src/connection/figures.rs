@@ -146,7 +146,7 @@ impl Figures {
         if let Some(mut all) = iterations.next() {
             iterations.for_each(|more| all.add(&more));
             page.family(
-                "klad_worker_turn_seconds",
+                "klad_worker_iteration_seconds",
                 Kind::Histogram,
                 "Length of workers' loop iterations; a request may wait that long for its worker.",
             )

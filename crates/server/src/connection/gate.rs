@@ -11,8 +11,8 @@
 //!
 //! The gate closes when both are true:
 //!
-//! * A loop iteration took longer than `--turn-max` and had at least [`ITERATION_REQUESTS_MIN`] requests. So a ready
-//!   request would wait longer than `--turn-max`.
+//! * A loop iteration took longer than `--iteration-max` and had at least [`ITERATION_REQUESTS_MIN`] requests. So a
+//!   ready request would wait longer than `--iteration-max`.
 //! * Clients are impatient: in the last [`IMPATIENCE_LIFETIME`] a client has sent a deadline, or has left before its
 //!   answer.
 //!

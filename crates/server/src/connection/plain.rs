@@ -1,9 +1,9 @@
 //! The fast path: answers plain requests of a connection without hyper. hyper gets each request that is not plain, from
 //! its first byte on.
 //!
-//! klad answers requests that have arrived together (a pipeline) in one turn, with one read and one write of the
-//! socket. A turn ends after a request that memory cannot answer, before a write, and after [`PIPELINE_REQUESTS_MAX`]
-//! requests. Then the other connections have their turns. Consecutive writes become one write of storage
+//! klad answers requests that have arrived together (a pipeline) in one time slice, with one read and one write of the
+//! socket. A slice ends after a request that memory cannot answer, before a write, and after [`PIPELINE_REQUESTS_MAX`]
+//! requests. Then the worker serves the other connections. Consecutive writes become one write of storage
 //! ([`WriteRun`]).
 //!
 //! A connection that waits for a request has no buffer here. Each worker has one read buffer and one write buffer,
@@ -74,21 +74,21 @@ enum FastPathEnd {
     End(End),
 }
 
-/// The work that remains after a turn.
-struct Turn {
-    /// The part of the turn's answers that the client has not taken. `None`: the client has taken everything.
+/// The work that remains after a time slice.
+struct Slice {
+    /// The part of the slice's answers that the client has not taken. `None`: the client has taken everything.
     rest: Option<Rest>,
     next: Next,
 }
 
 enum Next {
-    /// All requests of the turn are answered. The next request may begin.
+    /// All requests of the slice are answered. The next request may begin.
     Request,
     /// The connection ends after the answers.
     Close,
-    /// The last request of the turn has no answer yet, or a large answer.
+    /// The last request of the slice has no answer yet, or a large answer.
     Started(StartedRequest),
-    /// The turn ends with these writes, which storage has not done yet.
+    /// The slice ends with these writes, which storage has not done yet.
     Writes(WriteRun),
 }
 
@@ -97,8 +97,8 @@ impl Connection {
     /// hyper must continue. The bytes of this request were put back into `io`.
     pub(super) async fn serve_plain(&self, worker: &Worker, io: &mut Io, stream: &RefCell<Stream>) -> Option<End> {
         loop {
-            match self.serve_turn(worker, io, stream).await {
-                // The next requests have arrived. The other connections have their turn first.
+            match self.serve_slice(worker, io, stream).await {
+                // The next requests have arrived. The worker serves the other connections first.
                 Ok(()) if io.has_unread() => tokio::task::yield_now().await,
                 Ok(()) => {}
                 Err(FastPathEnd::ForHyper) => return None,
@@ -107,8 +107,8 @@ impl Connection {
         }
     }
 
-    async fn serve_turn(&self, worker: &Worker, io: &mut Io, stream: &RefCell<Stream>) -> Result<(), FastPathEnd> {
-        let Turn { rest, next } = poll_fn(|context| self.poll_turn(worker, io, stream, context)).await?;
+    async fn serve_slice(&self, worker: &Worker, io: &mut Io, stream: &RefCell<Stream>) -> Result<(), FastPathEnd> {
+        let Slice { rest, next } = poll_fn(|context| self.poll_slice(worker, io, stream, context)).await?;
         if let Some(mut rest) = rest {
             self.finish(|context| rest.poll(io, context)).await?;
             // The next request has waited for the client, not for storage.
@@ -173,13 +173,13 @@ impl Connection {
     }
 
     /// Waits for requests, and begins those that are plain. Sends the answers that memory gives.
-    fn poll_turn(
+    fn poll_slice(
         &self,
         worker: &Worker,
         io: &mut Io,
         stream: &RefCell<Stream>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Turn, FastPathEnd>> {
+    ) -> Poll<Result<Slice, FastPathEnd>> {
         self.remember(context.waker());
         match self.exchange.take_verdict() {
             // There is nothing to check: the fast path holds no bytes of a half-read request.
@@ -220,9 +220,9 @@ impl Connection {
             }
         };
         Poll::Ready(match sent {
-            Poll::Ready(Ok(())) => Ok(Turn { rest: None, next }),
+            Poll::Ready(Ok(())) => Ok(Slice { rest: None, next }),
             Poll::Ready(Err(_)) => Err(FastPathEnd::End(End::Finished { by_error: true })),
-            Poll::Pending => Ok(Turn { rest: Some(rest), next }),
+            Poll::Pending => Ok(Slice { rest: Some(rest), next }),
         })
     }
 

@@ -180,7 +180,7 @@ impl BodyBudget {
 
     /// Whether a permit for `bytes` is free now.
     #[must_use]
-    pub fn has_room(&self, bytes: u64) -> bool {
+    pub fn has_free(&self, bytes: u64) -> bool {
         self.free_bytes(bytes) >= self.needed_bytes(bytes)
     }
 
@@ -189,7 +189,7 @@ impl BodyBudget {
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> Option<BodyPermit> {
         let units = self.share(bytes).units_of(bytes)?;
-        let taken = if self.has_room(bytes) { self.take_now(bytes, units) } else { None };
+        let taken = if self.has_free(bytes) { self.take_now(bytes, units) } else { None };
         if taken.is_none() {
             self.note_shortage(bytes);
         }

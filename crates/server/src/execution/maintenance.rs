@@ -1,7 +1,7 @@
 //! Maintenance while klad serves: checkpoints and compactions, one at a time, on their own thread.
 //!
 //! ```text
-//!   klad-admin ── request ──▶ one job, one listing ──▶ klad-care ──▶ LocalDisk::checkpoint, LocalDisk::compact, files
+//!   klad-admin ── request ──▶ one job, one listing ──▶ klad-maint ──▶ LocalDisk::checkpoint, LocalDisk::compact, files
 //!              ◀── oneshot ────────────────────────────┘
 //! ```
 //!
@@ -214,7 +214,7 @@ impl Maintenance {
             pieces_done: AtomicU64::new(0),
             pieces: AtomicU64::new(0),
         });
-        let thread = sync::spawn_thread("klad-care", {
+        let thread = sync::spawn_thread("klad-maint", {
             let maintenance = maintenance.clone();
             move || maintenance.run()
         });

@@ -410,7 +410,7 @@ impl Executor {
 impl Threads {
     fn start(executor: Arc<Executor>, mut running: Vec<JoinHandle<()>>, async_sync_interval: Duration) -> Threads {
         let stop = Arc::new(Signal::default());
-        running.push(every("klad-pace", QUEUE_CHECK_INTERVAL, &stop, {
+        running.push(every("klad-queues", QUEUE_CHECK_INTERVAL, &stop, {
             let executor = executor.clone();
             move || executor.tick()
         }));
@@ -420,7 +420,7 @@ impl Threads {
                 // A failure has already been logged, and has stopped all writes.
                 move || _ = engine.local_disk().map(LocalDisk::sync)
             }));
-            running.push(every("klad-upkeep", HOUSEKEEPING_INTERVAL, &stop, {
+            running.push(every("klad-monitor", HOUSEKEEPING_INTERVAL, &stop, {
                 let engine = executor.engine.clone();
                 move || _ = engine.local_disk().map(LocalDisk::housekeeping)
             }));

@@ -116,13 +116,13 @@ impl Executor {
         self.write_slots(page);
         let (all, large) = (self.budget.all(), self.budget.large());
         let mut used = page.family(
-            "klad_body_room_used_bytes",
+            "klad_body_budget_used_bytes",
             Kind::Gauge,
             "Bytes of the body budget in use by request bodies and large answers: all, and by all but small bodies.",
         );
         used.whole(&[("share", "all")], all.used_bytes).whole(&[("share", "large")], large.used_bytes);
         let mut limit = page.family(
-            "klad_body_room_limit_bytes",
+            "klad_body_budget_limit_bytes",
             Kind::Gauge,
             "Bytes of the body budget: all, and for all but small bodies.",
         );

@@ -48,7 +48,7 @@ pub struct WorkerContext {
     /// Wakes the change feeds of this worker.
     changed: Notify,
     /// Permits for steps of change feeds.
-    feed_turns: Semaphore,
+    feed_permits: Semaphore,
     stopping: Cell<bool>,
 }
 
@@ -86,7 +86,7 @@ impl WorkerContext {
             read_counters,
             worker_reads: WorkerReads::new(),
             changed: Notify::new(),
-            feed_turns: Semaphore::new(FEED_STEPS_PER_WORKER),
+            feed_permits: Semaphore::new(FEED_STEPS_PER_WORKER),
             stopping: Cell::new(false),
         })
     }
@@ -289,8 +289,8 @@ impl WorkerContext {
     }
 
     /// Waits until this worker does fewer than [`FEED_STEPS_PER_WORKER`] steps of change feeds.
-    pub async fn feed_turn(&self) -> SemaphorePermit<'_> {
-        self.feed_turns.acquire().await.expect("the semaphore is never closed")
+    pub async fn feed_permit(&self) -> SemaphorePermit<'_> {
+        self.feed_permits.acquire().await.expect("the semaphore is never closed")
     }
 
     /// Does one step of a change feed.

@@ -75,10 +75,10 @@ impl Cluster {
         let place = bucket::of(&write.changes[0].key, self.buckets);
         let queue = &self.queues[usize::try_from(place).expect("not negative")];
         let deadline = clock::now() + 2 * self.timeout;
-        let Ok(turn) = tokio::time::timeout_at(deadline.into(), queue.acquire()).await else {
+        let Ok(permit) = tokio::time::timeout_at(deadline.into(), queue.acquire()).await else {
             return Err(contention());
         };
-        let _turn = turn.expect("it is never closed");
+        let _permit = permit.expect("it is never closed");
         let mut open = Vec::new();
         match self.tries(pending, level, deadline, &mut open).await {
             Ok(Ended::Stored(outcome)) => Ok(replicated(outcome, level)),

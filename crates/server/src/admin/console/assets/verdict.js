@@ -204,8 +204,8 @@ const RULES = [
             "klad uses " + bytes(resident) + " of memory, more than --memory allows (" + bytes(budget) + ").",
         );
     },
-    function bodyRoom(now) {
-        const [used, limit] = ["klad_body_room_used_bytes", "klad_body_room_limit_bytes"].map((name) =>
+    function bodyBudget(now) {
+        const [used, limit] = ["klad_body_budget_used_bytes", "klad_body_budget_limit_bytes"].map((name) =>
             now.value(name, { share: "all" }),
         );
         return used > 0.9 * limit

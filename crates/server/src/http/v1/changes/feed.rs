@@ -203,7 +203,7 @@ impl Feed {
     async fn step(&self, position: Position, bytes_max: usize) -> Result<Step, ApiError> {
         let (mut position, mut bytes_max) = (position, bytes_max);
         loop {
-            let _turn = self.worker_context.feed_turn().await;
+            let _permit = self.worker_context.feed_permit().await;
             let permit = self.reserve(bytes_max).await?;
             match self.read(position, bytes_max).await? {
                 ChangesPage::Gone { oldest } => return Err(ApiError::VersionGone { oldest }),
