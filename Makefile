@@ -32,7 +32,7 @@ lint:  ## check the formatting and run clippy
 	@tools/setup.sh
 	@exec tools/test.sh format clippy clippy-measure
 
-measure:  ## what a release measures: the tests of times and memory, the load tester, restarts, stops, profiles, overload
+measure:  ## run the measurements of a release: times, memory, the load tester, restarts, stops, profiles, overload
 	@tools/setup.sh
 	@exec tools/measure.sh $(ARGS)
 

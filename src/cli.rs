@@ -247,9 +247,9 @@ pub struct ServeArgs {
     pub point_reads: PointReadsName,
     /// Parse plain requests with klad's own parser instead of the HTTP library.
     ///
-    /// A plain request concerns one entity, arrives in one piece and uses no unusual feature. The HTTP library handles
-    /// all other requests, and with --fast-path off all requests. The answers are the same. With klad's own parser a
-    /// plain request takes 13 to 24 % less CPU time.
+    /// A plain request is a GET, PUT or DELETE of /v0/entity that arrives in one piece and uses no unusual feature. The
+    /// HTTP library handles all other requests, also those of /v1, and with --fast-path off all requests. The answers
+    /// are the same. With klad's own parser a plain request takes 13 to 24 % less CPU time.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = SwitchName::On, help_heading = THREADS)]
     pub fast_path: SwitchName,
     /// For experiments: maximum number of operations that wait in --execution pool and stealing. klad answers further
@@ -262,7 +262,8 @@ pub struct ServeArgs {
     ///
     /// A queue counts as overloaded when it has not been empty for 100 ms, and stays overloaded until it is empty.
     /// During the next 1.6 s, the queue counts as overloaded again as soon as its oldest operation has waited for four
-    /// times --queue-target. Only --execution adaptive uses --queue-target. See docs/execution.md.
+    /// times --queue-target. The queue of writes never counts as overloaded while all its writes fit into one commit.
+    /// Only --execution adaptive uses --queue-target. See docs/execution.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = positive_duration, help_heading = OVERLOAD)]
@@ -277,9 +278,10 @@ pub struct ServeArgs {
     /// Longest loop iteration of a worker that does not count as overload.
     ///
     /// A loop iteration is one pass of a worker over the tasks that are ready. After a longer iteration with at least
-    /// 32 requests, the worker reads the newest requests first. If all workers do so, klad also accepts new connections
-    /// slowly. klad does both only while clients are in a hurry: within the last second a client has sent a deadline,
-    /// or has disconnected before its answer. Only --execution adaptive uses --iteration-max. See docs/execution.md.
+    /// 32 requests, the worker reads fewer requests in each iteration, the newest first. While all workers do so, klad
+    /// accepts no new connections; afterwards it accepts them slowly at first. A worker begins to do so only while
+    /// clients are in a hurry: within the last second a client has sent a deadline, or has disconnected before its
+    /// answer. Only --execution adaptive uses --iteration-max. See docs/execution.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = positive_duration, help_heading = OVERLOAD)]
@@ -443,9 +445,9 @@ pub struct ServeArgs {
     /// Without this file every client that reaches klad may do everything. klad then refuses to listen on addresses
     /// that other machines can reach, unless --insecure-listen is given. A token has 16 to 512 characters: letters,
     /// digits and - . _ ~ + / =. Clients send it as Authorization: Bearer TOKEN. sha256:DIGITS in place of a token
-    /// stands for the token with that SHA-256. # begins a comment. A file has at most 256 tokens. /livez, /healthz and
-    /// /readyz on the admin address need no token. klad reads the file again on SIGHUP; if the file has an error, the
-    /// previous tokens stay valid.
+    /// stands for the token with that SHA-256. # begins a comment. A file has at most 256 tokens. On the admin address,
+    /// /livez, /healthz, /readyz and the files of the console need no token. klad reads the file again on SIGHUP. If
+    /// the file has an error, the previous tokens stay valid.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub token_file: Option<PathBuf>,
     /// Listen on addresses that other machines can reach, without --token-file.
@@ -457,18 +459,18 @@ pub struct ServeArgs {
     /// Certificate chain for TLS, PEM: the server's certificate first, then the intermediate ones.
     ///
     /// --tls-cert needs --tls-key too. With both, klad speaks only TLS 1.2 and 1.3, on the client address and, unless
-    /// --admin-tls is off, on the admin address. Each connection takes 12 KiB more of the memory budget. The handshake
-    /// must end within --head-timeout. On SIGHUP klad reads the files of all --tls options again and uses them for new
-    /// connections. If a file has an error, klad keeps what it has.
+    /// --admin-tls is off, on the admin address. Each connection takes 12 KiB more of the memory budget. A handshake
+    /// must end within --head-timeout, and on the admin address within 10 s. On SIGHUP klad reads the files of all
+    /// --tls options again and uses them for new connections. If a file has an error, klad keeps what it has.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_cert: Option<PathBuf>,
     /// Private key of --tls-cert, PEM, unencrypted.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_key: Option<PathBuf>,
-    /// Certificate authorities for client certificates, PEM. klad rejects clients without a certificate from one of
-    /// these authorities.
+    /// Accept only clients that have a certificate from one of the authorities in this file, PEM.
     ///
-    /// klad makes this check in addition to that of tokens, also on the admin address if that address speaks TLS.
+    /// --tls-client-ca needs --tls-cert and --tls-key. It also applies to the admin address, if that address speaks
+    /// TLS. With --token-file, clients need a token too.
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub tls_client_ca: Option<PathBuf>,
     /// Use TLS on the admin address if the client address uses TLS. With off, the admin address serves plain HTTP, for
@@ -564,23 +566,23 @@ pub struct ServeArgs {
     pub log_format: LogFormatName,
     /// Log lines of this level and of the more severe ones.
     ///
-    /// The level can change while klad runs. klad buffers up to 1 MiB of log lines until stderr takes them. klad drops
-    /// further lines and counts them (`klad_log_lines_dropped_total`), so that a blocked stderr does not stop the
+    /// You can change the level while klad runs. klad buffers up to 1 MiB of log lines until stderr takes them. klad
+    /// drops further lines and counts them (`klad_log_lines_dropped_total`), so that a blocked stderr does not stop the
     /// server.
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevelName::Info, help_heading = LOGS)]
     pub log_level: LogLevelName,
     /// Log a line for each request, at any log level.
     ///
     /// The line has method, path, status, outcome, the time of each phase, bytes, peer and request id. Keys and values
-    /// may be secret, so the line has only their lengths. The option can change while klad runs. Writing the line takes
-    /// about 7 µs of CPU time per request, as much as a cached read.
+    /// may be secret, so the line has only their lengths. You can change --access-log while klad runs. Writing the line
+    /// takes about 7 µs of CPU time per request, as much as a cached read.
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = AccessLogName::Off, help_heading = LOGS)]
     pub access_log: AccessLogName,
     /// Log each request that takes at least --slow-request, with the time of each phase. 0s: log no slow requests.
     ///
     /// The time runs from the arrival of the request's head to the last byte of the answer, so it includes slow
     /// clients. A change feed never counts as slow. klad logs at most 10 slow requests a second, and one line with the
-    /// number of the others (`klad_slow_requests_total` counts all). The option can change while klad runs.
+    /// number of the others (`klad_slow_requests_total` counts all). You can change --slow-request while klad runs.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, help_heading = LOGS)]
     pub slow_request: Duration,
 }

@@ -39,7 +39,7 @@ pub struct ContactArgs {
     /// Maximum time that the cluster has for one request.
     ///
     /// After this time a read fails, and the outcome of a write is unknown. Set --request-timeout above the timeouts of
-    /// the cluster itself (2 s for writes), because their errors say how many copies have answered.
+    /// the cluster itself (2 s for writes), because an error of the cluster says how many copies have answered.
     ///
     /// Range: 100ms to 1m.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = timeout, help_heading = HEADING)]

@@ -492,9 +492,9 @@ mod tests {
                 connections_max(None, total, CONNECTION_BYTES, &shares_of(20_000), None).expect("fits");
             let budget = Budget::new(total, connections_max, CONNECTION_BYTES, 16 << 20, 64, None).expect("fits");
             assert!(budget.connections + budget.bodies + budget.scans + budget.cache <= total, "{budget:?}");
-            let room = BodyBudget::new(budget.bodies);
-            assert!(room.try_take(16 << 20).is_some(), "{budget:?}");
-            assert_eq!(room.bytes(), budget.bodies, "rounding loses nothing");
+            let body_budget = BodyBudget::new(budget.bodies);
+            assert!(body_budget.try_take(16 << 20).is_some(), "{budget:?}");
+            assert_eq!(body_budget.bytes(), budget.bodies, "rounding loses nothing");
             assert!(budget.memtables < budget.cache, "{budget:?}");
         }
     }

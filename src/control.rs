@@ -49,8 +49,8 @@ struct LastReload {
 struct State {
     /// The values in use.
     running: Resolved,
-    /// The values that the sources had when klad last read them. They differ from `running` for options that need a
-    /// restart.
+    /// The values that the sources had when klad last read them. They differ from `running` in options that need a
+    /// restart, and in options that PATCH has changed since.
     configured: Resolved,
     /// The configuration made from `running`.
     config: Config,
@@ -134,7 +134,7 @@ impl Control for Controller {
         let state = self.state.lock();
         let mut document = settings::json(&state.running, Some(&state.config));
         document["capabilities"] = json!(self.engine.capabilities());
-        document["needs_restart"] = describe(&state.running.differences(&state.configured)).into();
+        document["needs_restart"] = describe(&waiting(&state)).into();
         document
     }
 
@@ -183,6 +183,12 @@ fn require_regular_file(configured: &Resolved) -> Result<(), Refused> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the options that get their configured values only after a restart. Leaves out live options: after a PATCH
+/// their values differ on purpose.
+fn waiting(state: &State) -> Vec<Difference<'_>> {
+    state.running.differences(&state.configured).into_iter().filter(|one| !one.after.live).collect()
 }
 
 /// Returns the names of the options in `differences` that only a restart can change.

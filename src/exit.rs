@@ -149,8 +149,8 @@ impl Exit {
     }
 }
 
-/// An error that ends a subcommand other than `klad bench`, `klad lab` and the client commands. Of the client commands'
-/// errors, only that of a data directory that does not open is here.
+/// An error that ends a subcommand other than `klad bench`, `klad lab` and the client commands. It includes one error
+/// of the client commands: a data directory did not open.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The configuration is invalid.

@@ -308,7 +308,7 @@ fn log_start(config: &Config, server: &Server, engine: &dyn Engine, durability: 
         threads = config.server.threads,
         memory = %ByteSize(config.budget.total),
         cache = %ByteSize(config.budget.cache),
-        room = %ByteSize(config.budget.bodies),
+        body_budget = %ByteSize(config.budget.bodies),
         disk_reserve = %ByteSize(config.disk_reserve_bytes),
         connections_max = config.budget.connections_max,
         operations_max = limits.operations.operations_max,

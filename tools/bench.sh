@@ -4,7 +4,7 @@ set -eu
 
 cd "$(dirname "$0")/.."
 . tools/env.sh
-# make's job server is not cargo's.
+# The job server of make is not the one of cargo.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
 cargo build --release --locked --package klad-bench

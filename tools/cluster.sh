@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# `make cluster`: runs three Cassandra nodes and three klads on this machine, and prints their addresses and process ids.
-# Ctrl-C stops the klads and then the nodes. Their data stays in ./cluster; the next run continues with it.
+# `make cluster`: runs three Cassandra nodes and three klads on this machine, and prints their addresses and process
+# ids. Ctrl-C stops the klads and then the nodes. Their data stays in ./cluster; the next run continues with it.
 #
-# The addresses are 127.0.7.1 to 127.0.7.3. CLUSTER_BLOCK is another number than 7.
+# The addresses are 127.0.7.1 to 127.0.7.3. CLUSTER_BLOCK in the environment replaces the 7.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -12,7 +12,8 @@ directory="$PWD/cluster/$block"
 mkdir -p "$directory"
 nodes=() klads=()
 
-# start LOG COMMAND...: in a process group of its own, so that Ctrl-C reaches this script alone. Sets `started`.
+# start LOG COMMAND...: starts the command in a process group of its own, so that Ctrl-C reaches this script alone.
+# Sets `started` to its process id.
 start() {
     local log=$1
     shift
@@ -29,7 +30,7 @@ stop() {
         [ ${#processes[@]} -gt 0 ] || continue
         echo "stopping the $group"
         kill "${processes[@]}" 2>/dev/null || true
-        # A process that was frozen ends too.
+        # A stopped process (SIGSTOP) ends only after SIGCONT.
         kill -CONT "${processes[@]}" 2>/dev/null || true
         wait "${processes[@]}" 2>/dev/null || true
     done
@@ -38,7 +39,7 @@ trap stop EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# wait_for WHAT LOG PROCESS COMMAND...: until the command succeeds. Fails if the process ends.
+# wait_for WHAT LOG PROCESS COMMAND...: waits until the command succeeds. Ends the script if the process ends.
 wait_for() {
     local what=$1 log=$2 process=$3
     shift 3

@@ -1,6 +1,6 @@
 #!/bin/sh
-# `make docs`: generates the marked blocks of docs/configuration.md, and deploy/klad.toml, from the definitions in
-# src/cli.rs.
+# `make docs`: generates the marked blocks of docs/configuration.md, and deploy/klad.toml, from the definitions of the
+# options and exit codes.
 set -eu
 
 cd "$(dirname "$0")/.."

@@ -31,7 +31,7 @@ find_binary() {
         echo "$KLAD_BINARY"
         return
     fi
-    # The same as in tools/env.sh; under sudo, of the user who called it and has built klad.
+    # The target directory of tools/env.sh. Under sudo, it is that of the user who called sudo and has built klad.
     home=$HOME
     [ -z "${SUDO_USER:-}" ] || home=$(getent passwd "$SUDO_USER" | cut -d : -f 6)
     echo "${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$home/.cache}/klad/target}/release/klad"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks that the machine has what a build needs, and with the word `test` what the tests need too. Every target of
-# the Makefile calls it first.
+# the Makefile but `help`, `install` and `uninstall` calls it first.
 #
 # Prints nothing and takes milliseconds if nothing is missing. On Debian and Ubuntu it installs what is missing, with
 # sudo unless it runs as root. On other systems it prints what to install, and fails. It never installs Rust.

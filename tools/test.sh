@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs the phases of the checks, prints the name of each when it begins, and at the end the time of each. `make test`
-# runs all phases, `make lint` two. The first phase that fails ends the run.
+# runs all phases, `make lint` three. The first phase that fails ends the run.
 #
 #   tools/test.sh [PHASE...]        format, build, clippy, clippy-measure, fjall-alone, memory-engine, test, dist
 #
-# What has RocksDB in it is `--release --locked`: another profile, or flags in RUSTFLAGS, would compile its C++ a second time.
+# The phases that need RocksDB use `--release --locked`. Another profile, or flags in RUSTFLAGS, would compile its C++
+# a second time.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -25,12 +26,12 @@ command_of() {
     clippy) echo cargo clippy --release --locked --workspace --all-targets -- -D warnings ;;
     # `--all-targets` leaves out a target with `test = false`.
     clippy-measure) echo cargo clippy --release --locked --workspace --test measure -- -D warnings ;;
-    # No C++, and still an engine on a disk: only compiled. Its tests are among those of `test`.
+    # klad with fjall alone has no C++, and keeps data on a disk. It is only compiled: the phase `test` tests fjall.
     fjall-alone)
         echo cargo check --locked --package klad --tests --no-default-features --features fjall --target-dir "$CARGO_TARGET_DIR/memory-engine"
         ;;
-    # klad without RocksDB and fjall: compiled without optimization, and run through the contract. It has a target directory
-    # of its own, so that this klad does not replace the complete one.
+    # klad without RocksDB and fjall: compiles it without optimization, and runs the contract tests. It has a target
+    # directory of its own, so that this klad does not replace the complete one.
     memory-engine)
         echo cargo test --locked --package klad --no-default-features --target-dir "$CARGO_TARGET_DIR/memory-engine" --test it -- contract
         ;;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints the notices of all code in the program: each licence text once, with the names of the projects that use it.
-# The licences that deny.toml allows only require their texts; CDDL (inferno) also requires the place of the source.
+# The licences that deny.toml allows require only their texts, except CDDL (inferno), which also requires the place of
+# the source.
 # uPlot, which draws the charts of pages, is not a crate: it is in crates/page/src/vendor. Nor are Preact and htm, with
 # which the console is written.
 set -euo pipefail

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use crate::client::connection::Connection;
 use crate::client::limits::CLIENT_HEAD_BYTES_MAX;
 
-/// Maximum number of headers of an answer. klad's own answers have fewer than ten.
+/// Maximum number of headers of an answer. klad's own answers have about ten, and up to 32 more for metadata.
 const HEADERS_MAX: usize = 100;
 
 /// Maximum length of a line with a chunk's size, or of a trailer, bytes.

@@ -60,15 +60,15 @@ pub enum ClientCommand {
     /// The input has one JSON object on each line, as docs/http-api.md describes, for example
     /// {"op":"put","key":"a","value":"1"}. The output has one line for each item, in the order of the items.
     ///
-    /// Exit codes: 0 all items were done, or read an absent key; 1 failed, perhaps after some of the items; 2 wrong
-    /// usage; 3 undetermined: some items may or may not have been done; 5 some items failed, such as those whose
-    /// condition does not hold.
+    /// Exit codes: 0 all items were done, except those whose key does not exist; 1 failed, perhaps after some of the
+    /// items; 2 wrong usage; 3 undetermined: some items may or may not have been done; 5 some items failed, such as
+    /// those whose condition does not hold.
     Batch(BatchArgs),
     /// Print the changes of a running server as they happen.
     ///
-    /// Prints a line for each change: version, tab, operation, tab, key. If the connection is lost, the command
-    /// connects again and continues after the last change. Exit codes: 0 after --limit changes; 1 failed, or the server
-    /// ended the stream; 2 wrong usage.
+    /// Prints a line for each change: version, tab, operation, tab, key. If the connection is lost, the command tries
+    /// for up to a minute to connect again, and continues after the last change. Exit codes: 0 after --limit changes; 1
+    /// failed, or the server ended the stream; 2 wrong usage.
     Watch(WatchArgs),
     /// Write the entries of a running server, or of a data directory, to a file or to the standard output.
     ///
@@ -79,7 +79,7 @@ pub enum ClientCommand {
     Export(ExportArgs),
     /// Store the entries of an export in a running server or in a data directory.
     ///
-    /// An import may be repeated, because storing an entry again changes nothing. Exit codes: 0 all entries were
+    /// An import may be repeated, because it then stores the same values again. Exit codes: 0 all entries were
     /// stored; 1 failed, perhaps after some of them; 2 wrong usage; with --data and --into also those of klad serve,
     /// such as 75: a process serves the directory.
     Import(ImportArgs),
@@ -92,7 +92,8 @@ pub enum ClientCommand {
     /// Without --output it prints the facts needed to judge the profile, and the most expensive functions, by
     /// themselves and including the functions that they call.
     ///
-    /// Exit codes: 0 taken; 1 failed, for example while another profile is being taken; 2 wrong usage.
+    /// Exit codes: 0 taken; 1 failed, for example while the server takes four other profiles of this kind; 2 wrong
+    /// usage.
     Profile(ProfileArgs),
     /// Show on the terminal what a running server does: requests, queues, commits, memory, CPU time.
     ///
@@ -371,8 +372,9 @@ pub struct TransportArgs {
     /// Maximum time of the whole command, from 1ms to 1h [default: no limit, but the command fails after 30s without
     /// a byte].
     ///
-    /// klad also sends nine tenths of --timeout to the server (Klad-Timeout), so that the server's answer that nothing
-    /// was done arrives before the command ends.
+    /// With each request klad tells the server nine tenths of the time that is left (Klad-Timeout), so that the
+    /// server's answer that nothing was done arrives before the command ends. klad profile waits for a byte for the
+    /// length of the profile and 60s more.
     #[arg(long, value_name = "TIME", help_heading = "Connection", value_parser = timeout)]
     pub timeout: Option<Duration>,
 }

@@ -6,8 +6,8 @@
 //!                               └──▶ load         the same, by whole tables
 //! ```
 //!
-//! Storing an entry twice changes nothing more, so an import can be repeated as a whole. `import_state` records how far
-//! an import has come.
+//! Storing an entry twice stores the same value, so an import can be repeated as a whole. `import_state` records how
+//! far an import has come.
 
 use std::io::Read;
 use std::time::Duration;

@@ -18,12 +18,13 @@ pub(crate) const CLIENT_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const CLIENT_EXPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes of a value that `klad put` reads before it connects to the server, because the source, a person or a program,
-/// may be slow, and a server does not wait long. The number is the default `--value-max`. `klad put` sends the rest of
-/// a longer value while it reads the rest.
+/// may be slow, and a server does not wait long. The number is the default `--value-max`. `klad put` reads the rest of
+/// a longer value while it sends the value.
 pub(crate) const CLIENT_READ_AHEAD_BYTES: u64 = VALUE_BYTES_MAX;
 
-/// Bytes of the head of an answer that client commands accept. A longer head is an error. The heads of klad's own
-/// answers are shorter than 300 bytes.
+/// Bytes of the head of an answer that client commands accept. A longer head is an error. Most heads of klad's own
+/// answers are shorter than 300 bytes. Metadata adds up to 5 KiB, and a cursor in `Link` (two keys of at most 16 KiB in
+/// base64) up to 44 KiB.
 pub(crate) const CLIENT_HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of an error answer that client commands read to find the reason. klad's own error answers are shorter than

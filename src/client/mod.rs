@@ -11,8 +11,8 @@
 //!   output without loss, for people and programs: show
 //! ```
 //!
-//! Each request has its own connection; there is no pool, and only `top` starts a thread. Only `export`, `import` and
-//! `watch` repeat a request, because their repetition has no further effect. (`klad profile diff` sends no request.)
+//! Each request has its own connection; there is no pool, and only `top` starts a thread. Only `export`, `import`,
+//! `watch` and `top` repeat a request, because the repetition has no further effect. (`klad profile diff` sends none.)
 //! The HTTP code is shared neither with the server nor with the load tester. Shared code would have the same mistake in
 //! framing at both ends, and no test would notice the mistake. For the same reason, the code for the forms of entries
 //! is not shared. If the outcome of a write is unknown, the command must say so, with an exit code of its own. Called

@@ -1,5 +1,5 @@
-//! Replaces files atomically: a file contains the whole result, or its previous content. Called by `commands`, `import`
-//! and `profile`.
+//! Replaces files atomically: a file contains the whole result, or its previous content. Called by `commands`,
+//! `import_state` and `profile`.
 //!
 //! ```text
 //!   unnamed file (O_TMPFILE) ── written, linked ──▶ .NAME.PID.part ── renamed ──▶ NAME

@@ -1,7 +1,7 @@
 //! Stores the entries of an import in a server. Entries go in batches; an entry that is larger than a batch goes in a
 //! PUT. Called by `import`.
 //!
-//! Storing an entry twice changes nothing more, so a request that the server rejects with 503 is repeated.
+//! Storing an entry twice stores the same value, so a request that the server rejects with 503 is repeated.
 
 use std::time::Duration;
 

@@ -152,7 +152,7 @@ fn the_parts_of_the_memory_add_up_to_the_resident_set() {
             account = memory(&server);
             resident(&account) - resident(&before).min(resident(&account)) >= 300 * (16 << 10)
         });
-        // klad may release memory between the two.
+        // klad may release memory between the two readings.
         let mut fault = None;
         let agrees = (0..10).any(|_| {
             account = memory(&server);
@@ -251,7 +251,7 @@ fn answers(server: &Server, patience: Duration, until: impl Fn() -> bool) -> Res
 fn rounds_under_overload(engine: &str, seconds: u32) -> usize {
     // One worker, with far more load than it can serve.
     let server = ServerBuilder::new(engine).arg("--threads", "1").start();
-    // `--fill` would have the timeout too.
+    // Not by `--fill`, because the timeout of 250 ms would apply to it, too.
     let mut client = server.client();
     for number in 0..1_000 {
         assert_eq!(client.put(&format!("/v0/entity?id=key{number}&durability=async"), &[7; 100]).status, 201);

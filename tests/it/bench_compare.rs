@@ -1,5 +1,5 @@
-//! `klad bench compare`, from result files to exit codes. The runs are real. Where a test needs a verdict about response
-//! times, it replaces the measured times, because a busy machine can change them. The trials in
+//! `klad bench compare`, from result files to exit codes. The runs are real. Where a test needs a verdict about
+//! response times, it replaces the measured times, because a busy machine can change them. The trials in
 //! `crates/bench/src/compare/trials.rs` measure how often the judgement errs in close cases.
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `klad import --into`: a bulk load has all that an import has, and leaves a sound directory, also after a kill.
+//! `klad import --into`: a bulk load stores the same as an import, and leaves a sound directory, also after a kill.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -172,7 +172,7 @@ fn a_load_that_was_cut_or_killed_continues_where_it_ended() {
         |input: &[u8]| Klad::new("import --partial --resume-file").arg(&state).arg("--into").arg(&data).input(input);
     let all = lines(5_000);
     let part = all.lines().take(2_000).fold(String::new(), |part, line| part + line + "\n");
-    // Cut: what is there is stored.
+    // The input is cut off: klad stores the entries before the cut.
     let line = load(format!("{part}{{").as_bytes()).fails(1);
     assert!(line.contains("invalid"), "{line}");
     is_sound(&data);
@@ -205,7 +205,7 @@ fn a_load_killed_at_any_time_leaves_a_sound_directory() {
         || Klad::new("import --generate 300000 --value-format v{} --resume-file").arg(&state).arg("--into").arg(&data);
     for step in ["LOCK", "rocksdb/CURRENT", "load"] {
         let mut killed = load().spawn();
-        // On a slow machine it may have ended before.
+        // On a slow machine the import may have ended before this thread looks.
         wait_until("it has begun", || data.join(step).exists() || killed.try_wait().unwrap().is_some());
         killed.kill().unwrap();
         killed.wait().unwrap();

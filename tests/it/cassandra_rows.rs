@@ -1,4 +1,4 @@
-//! `--engine cassandra` through its socket: what is its own, beside what the tests of every engine check on it too.
+//! `--engine cassandra` through klad's socket: what only this engine does. The tests of every engine check it, too.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

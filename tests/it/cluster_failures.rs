@@ -160,7 +160,8 @@ fn no_acknowledged_write_is_missing_through_failures_of_nodes_and_a_klad() {
                 Journal { shared, number, connections: [const { None }; NODES], keys: [(0, 0); KEYS] }.run();
             });
         }
-        // A node asks a second copy only once it has measured reads. It begins a read timeout after the table was made.
+        // A node asks a second copy only once it has measured reads. The measurement begins one read timeout after the
+        // table was made.
         std::thread::sleep(cassandra::READ_TIMEOUT);
         shared.wait_for(&[201], SOME);
         shared.ends("all nodes up", &SUCCESS);

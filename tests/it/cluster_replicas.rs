@@ -102,7 +102,7 @@ fn writes_of_two_klads_at_the_same_time_have_one_order() {
     }
 }
 
-/// Asks for each request whether so many copies are enough, and compares with `expected`: how many answer.
+/// Checks that a request succeeds only if as many copies as it asks for are among the `answering` ones.
 fn statuses_are_right(klads: &Klads, answering: u32) {
     for (more, asked) in [
         ("", 2),
@@ -111,7 +111,7 @@ fn statuses_are_right(klads: &Klads, answering: u32) {
         ("&replicas=2/3", 2),
         ("&ack=3&from=3", 3),
         ("&replicas=3/3", 3),
-        // The answering copies need not be those of another request: at least a majority.
+        // The copies that answer need not be those that answer another request, so klad asks for at least a majority.
         ("&ack=1&from=1", 2),
         ("&ack=2&from=2", 2),
     ] {
@@ -154,7 +154,7 @@ fn as_many_copies_as_asked_must_answer() {
     statuses_are_right(&klads, 3);
 }
 
-/// The number of keys of each kind. A read of one copy may meet one that has the newest value, so there are several.
+/// The number of keys of each kind. One key is too few: a read of one copy may ask one that has the newest value.
 const KEYS: usize = 10;
 
 /// Returns the keys whose reads do not return what they should.
@@ -194,7 +194,7 @@ fn a_read_that_overlaps_a_write_sees_it_although_a_copy_has_missed_it() {
     }
     cluster.restart(&[2]);
     cluster.kill(0);
-    // Until then a node asks it, and waits for the answer.
+    // Until the other nodes know that it is down, they ask it and wait for its answer.
     cluster.wait_until_missed(0);
     let written = keys("overwritten").chain(keys("anew")).map(|key| (key, Some("new")));
     let expected: Vec<_> = written.chain(keys("removed").map(|key| (key, None))).collect();

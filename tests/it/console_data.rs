@@ -42,7 +42,7 @@ fn what_the_browser_decodes_is_read_in_part_and_what_it_cannot_decode_can_still_
     wait_until("the stored bytes are saved", || std::fs::read(&file).is_ok_and(|saved| saved == bomb));
 
     put(&server, b"false", &[("Content-Encoding", "gzip"), ("Klad-TTL", "1h")], b"\xffnot gzip");
-    // It is the only key of the download, not the first of several.
+    // The download of `false` must not contain this key, which begins with the same characters.
     put(&server, b"false friend", &[], b"another");
     open_key(&browser, &server, b"false");
     browser.wait("document.querySelector('.entry').innerText.includes('could not be read or decoded')");
@@ -98,7 +98,7 @@ fn changes_that_are_not_saved_outlive_a_login_and_are_not_left_without_a_questio
     assert_eq!(browser.run("return location.href"), here);
     browser.click("button", "New key");
     assert_eq!(browser.run("return [questions.length, document.querySelector('textarea').value]"), json!([2, "typed"]));
-    // Who accepts has an empty editor.
+    // When the user accepts, the editor becomes empty.
     browser.run("window.mayLeave = true");
     browser.click("button", "New key");
     browser.wait("questions.length === 3 && document.querySelector('textarea').value === ''");
@@ -112,7 +112,7 @@ fn changes_that_are_not_saved_outlive_a_login_and_are_not_left_without_a_questio
     browser.run("window.isRevoked = true");
     browser.click(".editor button", "Save");
     browser.wait("document.querySelector('#token') && !document.querySelector('textarea').checkVisibility()");
-    // What else the page needs is read again.
+    // After the login the page also reads the list of keys again.
     browser.run("window.isRevoked = false");
     put_as_writer(&server, b"another");
     log_in();
@@ -124,7 +124,7 @@ fn changes_that_are_not_saved_outlive_a_login_and_are_not_left_without_a_questio
     let stored = server.client().request("GET", "/v1/kv/key", &[("Authorization", &format!("Bearer {WRITER}"))], None);
     assert_eq!(stored.body, b"typed");
 
-    // Who wants to leave leaves.
+    // When the user accepts, the page leaves the editor.
     browser.click(".entry button", "Edit");
     browser.fill("textarea", "typed again");
     wait_until("closing the page asks", || browser.run(asks) == true);
@@ -163,7 +163,7 @@ fn a_save_that_takes_long_loses_nothing_and_leads_nowhere() {
              return answer; \
          };",
     );
-    // Nothing can be typed meanwhile.
+    // Nothing can be typed while the page saves.
     open_key(&browser, &server, b"first");
     browser.click(".entry button", "Edit");
     browser.fill("textarea", "yyy");
@@ -182,7 +182,7 @@ fn a_save_that_takes_long_loses_nothing_and_leads_nowhere() {
     browser.run("location.hash = '#/care'");
     browser.wait("questions === 2 && document.querySelector('.editor .grows input').value === 'second'");
 
-    // Who has left is not called back.
+    // The end of a save does not bring back a user who has left the view.
     browser.click(".editor button", "Save");
     browser.wait("held.length === 2");
     browser.run("window.mayLeave = true; location.hash = '#/care'");

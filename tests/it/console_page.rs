@@ -334,7 +334,7 @@ fn a_flame_graph_is_taken_searched_zoomed_and_compared() {
         browser.wait("document.querySelectorAll('.boxes .found').length > 0");
         let share = browser.run("return document.querySelector('.flame [role=status]').textContent");
         assert!(share.as_str().unwrap().contains("% contain"), "{share}");
-        // What is not there has no share.
+        // A function that is not in the profile has no share.
         browser.fill("input[type=search]", "no such function");
         browser.wait("document.querySelector('.flame [role=status]').textContent.startsWith('0')");
 
@@ -380,7 +380,7 @@ fn a_token_is_asked_for_and_kept_only_in_memory() {
         browser.run("return JSON.stringify([location.href, document.cookie, {...localStorage}, {...sessionStorage}])");
     assert!(!kept.as_str().unwrap().contains(READER), "{kept}");
 
-    // Who may only read sees no way to change something.
+    // A user who may only read sees no button.
     browser.run("location.hash = '#/care'");
     browser.wait("document.querySelectorAll('.options tbody tr').length > 30");
     let buttons = "return Array.from(document.querySelectorAll('main button')).map((one) => one.textContent)";
@@ -453,7 +453,7 @@ fn hostile_keys_and_values_are_shown_as_text_and_can_be_used() {
     // The twin: a page that reads keys as HTML.
     let planted = "document.querySelectorAll('.keys td a').forEach((one) => { one.innerHTML = one.textContent; })";
     assert_ne!(hostile_faults(&browser, planted), Vec::<String>::new());
-    // Also the twin's picture has been asked for by now: klad has none.
+    // The page has asked for the twin's picture, too, which klad does not have.
     browser.wait("document.querySelector('.keys img').complete");
     // The policy has stopped what the twin would have run.
     browser.wait_for_error("Content Security Policy");

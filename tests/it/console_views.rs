@@ -36,7 +36,7 @@ const CAUSES: &[(&str, Series)] = &[
             ("klad_http_request_phase_seconds_sum{op=\"put\",phase=\"sync\"}", 0., 6.),
         ],
     ),
-    // The mistakes of clients are no reason of klad's.
+    // Rejections that clients have caused are no reason of klad's.
     (
         "klad rejects 10 requests/s (50 %, mostly overloaded)",
         &[
@@ -44,7 +44,7 @@ const CAUSES: &[(&str, Series)] = &[
             ("klad_http_request_duration_seconds_count{op=\"get\",outcome=\"ok\"}", 0., 100.),
             ("klad_refused_total{reason=\"overloaded\"}", 0., 100.),
             ("klad_refused_total{reason=\"precondition-failed\"}", 0., 500.),
-            // These are connections, and no requests.
+            // These are rejected connections, not requests.
             ("klad_refused_total{reason=\"too-many-connections\"}", 0., 5000.),
         ],
     ),
@@ -400,7 +400,7 @@ fn the_page_says_why_klad_turns_it_away_and_comes_in_later() {
     );
     open(&browser, &server, "now");
     browser.wait("document.querySelector('.gone').innerText.includes('too many consoles are open')");
-    // klad answers, however long it turns the page away.
+    // klad answers every attempt, so the page does not say that klad has gone, however long klad rejects it.
     browser.run("later = 60000; attempts = 0");
     browser.wait("attempts > 1");
     assert_eq!(browser.run("return document.querySelector('.live').innerText"), "connecting");
@@ -459,7 +459,7 @@ fn a_page_that_is_opened_hidden_asks_for_nothing_before_it_is_seen() {
     );
     open(&browser, &server, "now");
     browser.wait("document.querySelector('.start[role=status]')?.innerText === 'Asking klad …'");
-    // The page listens only after it could have asked.
+    // When the page begins to listen, it has had its first opportunity to ask.
     browser.wait("window.listens");
     browser.wait("(window.isSeen = true, document.dispatchEvent(new Event('visibilitychange')), asked.length > 2)");
     assert_eq!(browser.run("return asked.includes(true)"), false);

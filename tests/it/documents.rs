@@ -1,8 +1,8 @@
 //! Runs the sessions in the documents and compares what they print.
 //!
 //! The `sh` blocks of a document that call curl run in order against a new klad. If a `text` block follows, it is the
-//! expected output: statuses, all headers but the date, and bodies. `...` in it stands for any text within a line, or, as
-//! a whole line, for any number of lines. curl is called in no other kind of block.
+//! expected output: statuses, all headers but the date, and bodies. `...` in it stands for any text within a line, or,
+//! as a whole line, for any number of lines. curl is called in no other kind of block.
 
 use std::process::Command;
 

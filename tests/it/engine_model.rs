@@ -200,7 +200,7 @@ impl Run<'_> {
         let condition = match self.random.u8(..10) {
             0 => Some(Condition::Present),
             1 => Some(Condition::Absent),
-            // For an absent key a version that no engine gives out; a new engine gives out low ones.
+            // For an absent key, a version that no engine gives out: a new engine gives out low versions.
             2 => Some(Condition::Is(present.unwrap_or(Version::new(u64::MAX)))),
             3 if self.random.u8(..4) == 0 => Some(Condition::Never),
             _ => None,
@@ -232,7 +232,7 @@ impl Run<'_> {
                     same(&format!("results of {write:?}"), &Ok(results), &expected)?;
                 }
                 Outcome::Failed { index, error } => {
-                    // Nobody learns the versions of its changes, so any will do.
+                    // A write that fails reports no versions, so the model may use any.
                     let expected = self.model.write(write, UNKNOWN_VERSION);
                     let changed_before = write.changes[..index].iter().any(|one| one.key == write.changes[index].key);
                     let known = |error| match error {

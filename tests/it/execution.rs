@@ -150,7 +150,7 @@ fn worker_is_never_blocked(setup: &str, defect: Defect) -> Result<(), String> {
     slow.send("GET", &entity("k"), &[], None).unwrap();
     // The worker reads the slow request first, because it arrived first.
     assert_eq!(other.get("/v0/status").status, 200);
-    // A worker that waited passes the slow read on after that, to a thread that a busy machine may delay.
+    // A worker that has waited hands the slow read only now to a thread. A busy machine may delay that thread.
     if !slow.is_silent_for(Duration::from_millis(100)) {
         return Err("another connection was answered only after the slow read".to_owned());
     }
@@ -161,7 +161,7 @@ fn worker_is_never_blocked(setup: &str, defect: Defect) -> Result<(), String> {
 #[test]
 fn reads_from_the_disk_do_not_block_a_worker() {
     for setup in waiting_setups() {
-        // A busy machine may delay the other connection for longer than the read takes; a worker that waits does it
+        // A busy machine may delay the other connection for longer than the read takes. A worker that waits delays it
         // each time.
         let mut found = Vec::new();
         let free =
@@ -172,7 +172,7 @@ fn reads_from_the_disk_do_not_block_a_worker() {
 
 #[test]
 fn twin_a_storage_call_that_blocks_a_worker_is_noticed() {
-    // A worker that never waits passes each time, on a machine that is not too busy.
+    // If the machine is not too busy, a worker that never waits passes this check each time.
     let noticed = |setup: &str, defect| (0..5).any(|_| worker_is_never_blocked(setup, defect).is_err());
     for engine in DURABLE_ENGINES {
         assert!(noticed(engine, Defect::SlowCachedReads), "{engine}: planted");

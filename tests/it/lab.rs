@@ -36,7 +36,7 @@ fn variants_take_turns_and_each_run_has_its_evidence() {
     assert!(run["slowest"][0]["parts"][0]["us"].as_f64().unwrap() > 0.0, "{run:#}");
 }
 
-/// One that cannot start among others, with a profile and a rate beyond what there is.
+/// One of two variants cannot start. The stage has a profile, and a rate above the capacity of any server.
 const IN_PART: &str = r#"
     title = "One variant does not start"
     pin = "none"
@@ -247,7 +247,7 @@ fn all_runs_read_the_same_data_and_the_second_variant_gives_the_capacity_where_t
     assert!(!place.has_databases(), "databases are left");
 }
 
-/// A lab that was killed has what its last whole stage has found.
+/// A killed lab leaves the results of its complete stages.
 #[test]
 fn what_was_found_before_the_end_is_on_the_disk() {
     let place = Place::new(&format!("{}\n{}", two(NEVER, "1s"), SECOND));

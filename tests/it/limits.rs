@@ -90,7 +90,7 @@ fn heads_beyond_the_limit_are_431() {
 
 #[test]
 fn bodies_beyond_the_memory_budget_are_503_and_their_permits_are_freed() {
-    // The part for bodies is an eighth of the memory, but at least one value of the maximum length: here exactly that.
+    // The body budget is an eighth of the memory, but at least what one value of the maximum length needs, as here.
     let builder = ServerBuilder::new("memory").arg("--memory", "64MiB").arg("--value-max", "8MiB");
     // The first body is slow, and must not be ended for the sake of others.
     let server = builder.arg("--body-rate-min", "0").start();

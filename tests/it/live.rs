@@ -137,6 +137,7 @@ fn sighup_reloads_the_file() {
     let mut client = server.client();
     assert_eq!(client.put("/v0/entity?id=k", &[1; 2_000]).status, 413);
     assert_eq!(patch(&server, &json!({ "key-max": 4 })).status, 200);
+    assert_eq!(config(&server)["needs_restart"], json!([]), "key-max waits for nothing");
 
     std::fs::write(&file, "value-max = \"4KiB\"\nthreads = 2\n").unwrap();
     server.signal(Signal::HUP);

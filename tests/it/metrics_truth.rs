@@ -193,8 +193,8 @@ fn connections_and_descriptors_are_counted_exactly() {
     // A worker that has answered has started and has opened all its descriptors.
     let first = [server.client(), server.client()].map(|mut client| client.get("/v0/status").status);
     assert_eq!(first, [200, 200]);
-    // Each page is requested on a new connection. The one of an earlier page may still be open on a busy machine, so the
-    // least of some pages counts.
+    // Each page is requested on a new connection. On a busy machine the connection of an earlier page may still be
+    // open, so the smallest number of several pages counts.
     let descriptors = || (0..9).map(|_| Scrape::of(&server).value("process_open_fds")).fold(f64::INFINITY, f64::min);
     let before = wait_for_page(&server, "they are closed", |page| page.value("klad_connections_closed_total") == 2.0);
     let descriptors_before = descriptors();
@@ -420,7 +420,7 @@ fn the_process_metrics_match_the_kernel() {
     let server = ServerBuilder::new("rocksdb").start();
     let process = server.process();
     let mut page = Scrape::of(&server);
-    // klad may release memory between the two.
+    // klad may release memory between the two readings.
     wait_until("the resident memory is the same", || {
         page = Scrape::of(&server);
         let kernel = f64::from(u32::try_from(resident_bytes(process) >> 10).unwrap()) * 1024.0;

@@ -42,7 +42,7 @@ fn send_all_kinds(server: &Server, unannounced: u64) {
     assert_eq!(client.put(KEY, &[0; 2 << 10]).status, 413);
     assert_eq!(client.request("POST", KEY, &[], None).status, 405);
     assert_eq!(client.request("GET", KEY, &[("Klad-Timeout", "soon")], None).status, 400);
-    // Three at once: hyper answers them one after the other.
+    // Three at once. hyper still serves this connection, and answers them one after the other.
     client.send_raw(format!("GET {KEY} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(3));
     for _ in 0..3 {
         assert_eq!(client.answer().unwrap().status, 404);

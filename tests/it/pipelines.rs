@@ -1,5 +1,5 @@
-//! Pipelines: requests that arrive together get the answers that they would get alone, in their order, and leave a turn
-//! to others.
+//! Pipelines: requests that arrive together get the answers that they would get alone, in their order. The worker
+//! serves other connections before it has answered all of a long pipeline.
 
 use std::io::{self, ErrorKind, Write as _};
 use std::net::Shutdown;
@@ -74,7 +74,7 @@ fn twin_another_order_of_a_pipeline_is_noticed() {
         pipeline,
         |pipeline| {
             let text = String::from_utf8_lossy(&pipeline).into_owned();
-            // GETs before the PUTs that they were behind.
+            // In the reverse order, so that GETs come before PUTs that they followed.
             let mut requests: Vec<&str> = text.split_inclusive("\r\n\r\n").collect();
             requests.reverse();
             requests.concat().into_bytes()
@@ -109,7 +109,8 @@ fn a_pipeline_cut_at_any_byte_gets_the_same_answers() {
     }
 }
 
-/// Heads whose body two programs may find at different places. Behind each is what one of them would take for a request.
+/// Heads whose body two programs may find at different places. Behind each head are bytes that one of them would take
+/// for a request.
 #[test]
 fn no_request_is_smuggled_behind_a_plain_one() {
     let [with, without] = ["on", "off"].map(|switch| ServerBuilder::new("memory").arg("--fast-path", switch).start());
@@ -337,11 +338,11 @@ fn a_long_pipeline_stays_on_the_fast_path() {
     assert!(plain(&server) > count / 2, "{} of {} were plain", plain(&server), 2 * count);
 }
 
-/// klad stops in the middle of pipelines: each answer that a client got is whole, and the last one says so.
+/// klad stops in the middle of pipelines: each answer that a client gets is whole, and the last one says `close`.
 #[test]
 fn a_stop_ends_a_pipeline_behind_a_whole_answer() {
-    // klad closes the connection although the client goes on sending. If the client is slow to read, the reset that
-    // follows takes what it has not read.
+    // klad closes the connection although the client goes on sending. The reset that follows discards the answers that
+    // a slow client has not read yet.
     assert!((0..5).any(|_| a_stopped_pipeline_ends_with_close()), "each connection was reset");
 }
 

@@ -1,6 +1,7 @@
 //! How many copies must answer: `ack` and `from`, `replicas`, and `Klad-Consistency`. Engines with one copy reject what
 //! one copy cannot do.
 
+use super::support::metrics::Metrics;
 use super::support::one_key::{assert_rejected, document};
 use super::support::planted::Defect;
 use super::support::{Answer, Client, ENGINES, SETUPS, Server, ServerBuilder};
@@ -135,7 +136,7 @@ fn each_level_is_repeated_in_the_answer() {
                 assert!(answer.status < 300, "{request:?} {level}: {answer:?}");
                 assert_eq!(answer.header("klad-consistency"), Some(level), "{request:?}");
             }
-            // Also by an error.
+            // An error repeats the level, too.
             let absent = client.request("GET", "/v1/kv/absent", &[("Klad-Consistency", level)], None);
             assert_eq!((absent.status, absent.header("klad-consistency")), (404, Some(level)));
         }
@@ -156,7 +157,7 @@ fn an_unknown_level_is_rejected() {
             }
         }
         assert!(is_absent(client), "nothing was stored");
-        // One of both.
+        // A request may have the parameters or the header, but not both.
         let put = ("PUT", "/v0/entity?id=k", Some(&b"v"[..]));
         assert_rejected(&ask(server, put, "&ack=1&from=1", Some("one")), 400, "bad-consistency", "both");
     });
@@ -198,12 +199,15 @@ fn too_few_copies_are_504_with_both_numbers() {
         for (level, asked) in [("quorum", 2), ("local_quorum", 2), ("all", 3), ("serial", 2)] {
             too_few(request, "", Some(level), asked);
         }
-        // A majority, because the copies that answer need not be those of another request.
+        // A majority, because the copies that answer need not be those that answer another request.
         too_few(request, "&ack=1&from=2", None, 2);
     }
     too_few(("GET", "/v1/kv?prefix=k", None), "", Some("all"), 3);
     too_few(("DELETE", "/v1/kv?prefix=k", None), "", Some("all"), 3);
     assert!(!is_absent(&mut server.client()), "not even that is known");
+    let metrics = Metrics::scrape(&server);
+    assert!(metrics.refused("not-enough-replicas") > 0);
+    assert_eq!(metrics.count("klad_deadline_dropped_total", &[]), 0, "no deadline has passed");
     for (more, level) in [("&ack=1&from=3", None), ("&replicas=1/3", None), ("", Some("one"))] {
         for request in REQUESTS {
             let answer = ask(&server, request, more, level);

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use super::support::metrics::Metrics;
 use super::support::{Client, ENGINES, PATIENCE, ServerBuilder, wait_until};
 
-/// The end of the supervisor.
+/// The supervisor's side: the socket to which klad sends notifications.
 struct Supervisor {
     socket: UnixDatagram,
     directory: tempfile::TempDir,

@@ -45,7 +45,7 @@ fn compactions_have_low_cpu_priority_and_workers_have_short_time_slices() {
     // RocksDB lowers the priority of a thread when it gets work.
     assert_eq!(server.ask_admin("POST", "/compact").status, 202);
     wait_until("compactions have low priority", || threads(&server, "rocksdb:low").iter().any(|one| one.nice == NICE));
-    // Only these threads: writes that wait for a flush would be rejected.
+    // Only threads of compactions have low priority. If flushes had it, klad would reject writes that wait for them.
     for name in ["klad-worker", "klad-commit", "klad-storage", "rocksdb:high"] {
         let all = threads(&server, name);
         assert!(!all.is_empty() && all.iter().all(|thread| thread.nice == 0), "{name}: {all:?}");

@@ -403,8 +403,8 @@ fn handshakes_before_a_request(handshakes: usize) -> usize {
 
 #[test]
 fn many_handshakes_do_not_delay_requests() {
-    // With one step at a time it is two or three; this thread adds some until it looks. Without that, all handshakes
-    // come first.
+    // klad does one step of a handshake at a time, so two or three come first. klad answers some more until this thread
+    // looks. Without this limit, all handshakes would come first.
     let before = handshakes_before_a_request(600);
     println!("{before} of 600");
     assert!(before < 300, "{before} handshakes came first");

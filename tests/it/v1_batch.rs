@@ -408,7 +408,7 @@ fn values_that_do_not_fit_into_the_answer_fail_alone() {
     for engine in ENGINES {
         let server = ServerBuilder::new(engine).arg("--memory", "256MiB").arg("--value-max", "8MiB").start();
         let mut client = server.client();
-        // A quarter of the body budget: an eighth of the memory.
+        // The body budget is an eighth of the memory. A batch may read a quarter of the budget: 8 MiB.
         let value = vec![7; 5 << 20];
         assert_eq!(client.put("/v1/kv/large", &value).status, 201);
         assert_eq!(client.put("/v1/kv/small", b"v").status, 201);
@@ -527,7 +527,7 @@ fn a_batch_that_does_not_fit_into_memory_is_507_and_has_no_effect() {
 #[test]
 fn a_batch_without_memory_for_its_answer_is_503_and_has_no_effect() {
     for engine in ENGINES {
-        // The part for bodies is an eighth of the memory, but at least one value of the maximum length: here exactly that.
+        // The body budget is an eighth of the memory, but at least what one value of the maximum length needs, as here.
         let builder = ServerBuilder::new(engine).arg("--memory", "64MiB").arg("--value-max", "8MiB");
         // The upload is slow, and must not be ended for the sake of others.
         let server = builder.arg("--body-rate-min", "0").start();

@@ -1,5 +1,5 @@
-//! Change feeds: every acknowledged change comes exactly once and in order, also after a restart and a kill; what is no
-//! longer kept is said; slow readers, heartbeats, limits, tokens and the end of a feed.
+//! Change feeds: every acknowledged change comes exactly once and in order, also after a restart and a kill; klad says
+//! which changes it no longer keeps; slow readers, heartbeats, limits, tokens and the end of a feed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,8 +25,8 @@ fn refused(server: &Server, query: &str) -> (u16, String) {
     (answer.status, code(&answer))
 }
 
-/// Changes random keys until `count` changes are acknowledged or the server ends. Adds acknowledged changes to the first
-/// list, and a change without an answer to the second.
+/// Changes random keys until `count` changes are acknowledged or the server ends. Adds acknowledged changes to one list
+/// of `log`, and a change without an answer to the other.
 fn change_keys(address: SocketAddr, name: &str, count: usize, random: &mut fastrand::Rng, log: &mut Journal) {
     let Ok(mut client) = Client::try_connect(address) else { return };
     while log.acknowledged.len() < count {
@@ -87,7 +87,7 @@ fn write_with(address: SocketAddr, count: usize, random: &mut fastrand::Rng, bes
     all
 }
 
-/// Checks that a feed has each acknowledged change of keys with `prefix` exactly once and in order, and nothing else but
+/// Checks that a feed has each acknowledged change of keys with `prefix` exactly once and in order, and otherwise only
 /// changes whose answer was lost.
 fn check(journal: &Journal, prefix: &str, feed: &[Change]) -> Found {
     let mut expected: Vec<&Change> =
@@ -123,7 +123,7 @@ fn feeds_are_complete(builder: &ServerBuilder) -> Found {
     let mut client = server.client();
     // Several times, because a planted defect may lose one.
     (0..5).for_each(|_| client.store("/v0/entity?id=w1/end", b""));
-    // The feeds are read on this thread, after the writes: no feed is cut that lags by so little.
+    // This thread reads the feeds only after the writes. klad does not end a feed that lags by so little.
     of_all.extend(all.up_to("w1/end"));
     of_some.extend(some.up_to("w1/end"));
     let again = Feed::lines(server.address, "?from=0&values=true").up_to("w1/end");
@@ -397,7 +397,7 @@ fn a_reader_that_is_too_slow_is_cut_with_a_reason() {
     let first = server.client().put("/v0/entity?id=first", b"1").version();
     let mut slow = Feed::lines(server.address, &format!("?from={}&values=true", first - 1));
     assert_eq!(slow.change().unwrap().version, first);
-    // It reads nothing while its changes go.
+    // The client of the feed reads nothing while klad deletes the changes that it has not read.
     let fill = vec![b'v'; 10_000];
     let mut client = server.client();
     for n in 0..2_000 {

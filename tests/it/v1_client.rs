@@ -366,7 +366,7 @@ fn an_interrupted_import_continues_where_it_ended() {
         let path = exported(&source, directory.path(), format);
         let whole = std::fs::read(&path).unwrap();
         let other = server();
-        // Cut in the middle: what is there is stored.
+        // The input is cut off in the middle: klad stores the entries before the cut.
         let import = |bytes: &[u8]| {
             Klad::new("import --durability async --resume-file").arg(&state).input(bytes).at(other.address)
         };

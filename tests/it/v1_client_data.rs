@@ -251,7 +251,7 @@ fn an_import_that_was_cut_or_killed_continues_where_it_ended() {
         drop(input);
         let first = recorded();
         assert!(first > 0 && first < COUNT as u64, "{first}");
-        // Cut: what is there is stored.
+        // The input is cut off: klad stores the entries before the cut.
         let line = import(&whole[..whole.len() * 2 / 3]).fails(1);
         assert!(line.contains("invalid") || line.contains("does not end"), "{line}");
         let second = recorded();

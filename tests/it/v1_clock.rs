@@ -44,7 +44,7 @@ fn a_step_forward_expires_keys_early_and_a_step_back_late() {
         clock.set_minutes(120);
         assert_eq!(left(client, "k"), None);
         assert_eq!(client.get("/v0/entities?start=a").body, b"forever\nv");
-        // It begins anew by the clock that is now.
+        // The time to live of a new value begins at the time that the stepped clock shows.
         client.put("/v1/kv/new?ttl=1h", b"v");
         assert!(left(client, "new").is_some_and(|left| left <= 3600));
         assert_eq!(client.get("/v1/kv/forever").status, 200);
@@ -185,7 +185,7 @@ fn a_condition_fails_once_its_value_has_expired() {
     });
 }
 
-/// klad evaluates a condition with the write: not when the request arrives, and the value is still there.
+/// klad evaluates a condition together with the write, and not when the request arrives while the value still exists.
 #[test]
 #[cfg(any(feature = "fjall", feature = "rocksdb"))]
 fn a_value_that_expires_while_a_write_waits_fails_its_condition() {
@@ -240,7 +240,7 @@ fn deadlines_do_not_depend_on_the_clock_and_last_modified_does() {
     });
 }
 
-/// fjall and RocksDB skip the entry in a scan, and its neighbours stay.
+/// A scan skips expired entries, and shows their neighbours.
 #[test]
 fn scans_do_not_show_what_has_expired() {
     each_engine(|_, client, clock| {

@@ -28,7 +28,7 @@ fn a_counter_begins_at_0_and_answers_its_new_value() {
         let read = client.get("/v1/kv/p");
         assert_eq!(read.header("content-type").zip(read.header("klad-meta-a")), Some(("application/json", "b")));
         assert!(read.header("klad-ttl").is_some());
-        // A time to live is that of a counter which this request creates.
+        // A time to live has an effect only if the request creates the counter.
         client.request("POST", "/v1/kv/e?op=add&by=1&ttl=1h", &[], None);
         client.request("POST", "/v1/kv/d?op=add&by=1&ttl=1h", &[], None);
         assert!(client.get("/v1/kv/e").header("klad-ttl").is_some());

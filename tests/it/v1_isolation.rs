@@ -1,5 +1,5 @@
-//! What a request of `/v1` sees of the writes beside it: an atomic batch whole or not at all, and, for a scan, one state
-//! of the store also if it has several steps.
+//! What a request of `/v1` sees of the writes beside it: an atomic batch whole or not at all. A scan sees one state of
+//! the store, also if it has several steps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

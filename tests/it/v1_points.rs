@@ -40,7 +40,7 @@ fn a_value_is_created_replaced_read_and_removed() {
         assert_eq!((removed.status, removed.body.len(), removed.header("etag")), (204, 0, None));
         assert_rejected(&client.get("/v1/kv/k"), 404, "not-found", "GET");
         assert_rejected(&client.delete("/v1/kv/k"), 404, "not-found", "DELETE");
-        // Neither a length nor chunks means an empty value; a chunked one has no length.
+        // A PUT without a length and without chunks has an empty value. A chunked body has no length in its head.
         assert_eq!(client.request("PUT", "/v1/kv/k", &[], None).status, 201);
         client.send_raw("PUT /v1/kv/k HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
         assert_eq!(client.answer().unwrap().status, 204);

@@ -1,4 +1,5 @@
-//! The verdicts of `klad lab` on real runs: of a planted regression, of two equal variants, and the pause between loads.
+//! The verdicts of `klad lab` on real runs of a planted regression and of two equal variants, and the pause between
+//! loads.
 
 use std::time::Duration;
 

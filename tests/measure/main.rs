@@ -1,5 +1,5 @@
-//! What is measured on real servers, and what a busy neighbour can change: times, CPU shares, rates and resident memory.
-//! `make measure` runs this binary on a quiet machine, one test at a time. `make test` does not build it.
+//! What is measured on real servers, and what a busy neighbour can change: times, CPU shares, rates and resident
+//! memory. `make measure` runs this binary on a quiet machine, one test at a time. `make test` does not build it.
 //!
 //! `tests/it` has all other tests that start a server. Both binaries share `support`. Each check here has its twin
 //! beside it.

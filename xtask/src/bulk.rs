@@ -6,9 +6,9 @@
 //!   fill ─▶ point reads alone ─▶ point reads beside a scan over everything   entries a second, p99, resident memory
 //! ```
 //!
-//! Servers run on their own core, loads on the other. Each figure is the median of the rounds. The CPU time includes
-//! the flushes and compactions that the entries cause. So the measurement of a load ends only when these flushes and
-//! compactions have ended.
+//! Servers run on one half of the cores, loads on the other half. Figures are medians of the rounds; only the rate of a
+//! scan is that of one scan, and the memory is the peak. The CPU time includes the flushes and compactions that the
+//! entries cause. So the measurement of a load ends only when these flushes and compactions have ended.
 
 use std::io::Read as _;
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ const P99_RATIO_MAX: f64 = 2.0;
 /// How much the memory may grow during a scan, bytes. It may grow because the block cache still fills.
 const SCAN_BYTES_MAX: u64 = 64 << 20;
 
-/// The longest time of a fill or a scan.
+/// The longest time of a load or a fill. [`Setup::bench`] kills it two minutes later.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Options of `bulk`.

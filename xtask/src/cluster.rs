@@ -36,7 +36,7 @@ const VALUE_BYTES: usize = 100;
 /// The number of requests in flight of closed loads, and of clients that add to the counter.
 const CLIENTS: usize = 64;
 
-/// The longest time of a fill.
+/// The longest time of a fill. [`Setup::bench`] kills it two minutes later.
 const PATIENCE: Duration = Duration::from_mins(30);
 
 /// Options of `cluster`.

@@ -7,8 +7,8 @@
 //!
 //! The two servers of a round run at the same time, and change places from round to round, as in `profile_cost`. The
 //! CPU time is that of all of klad's threads, so it includes the work of the admin thread for the consoles. The first
-//! comparison is a control of a klad without consoles with another one. klad also takes samples without a console, so
-//! both sides have this cost.
+//! comparison is a control: neither klad has consoles. klad also takes samples without a console, so both sides have
+//! this cost.
 
 use std::io::{BufRead as _, BufReader};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ use crate::setup::{ProgramArgs, Setup};
 /// The largest allowed CPU time per request with open consoles, as a multiple of the time without consoles.
 const RATIO_MAX: f64 = 1.01;
 
-/// How long a load may run beyond its length before it is killed.
+/// How long a load may run beyond its length. [`Setup::bench`] kills it two minutes later.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Options of `console-cost`.

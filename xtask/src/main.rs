@@ -48,7 +48,7 @@ enum Chore {
     Cluster(cluster::Args),
     /// Measure the CPU time that open consoles cost per request.
     ConsoleCost(console_cost::Args),
-    /// Check that klad's resident memory stays within its budget.
+    /// Check that klad's resident memory stays within 1.1 times its budget plus 64 MiB.
     Memory(memory::Args),
     /// Measure the CPU time that profiles and heap samples cost per request.
     ProfileCost(profile_cost::Args),
@@ -58,8 +58,8 @@ enum Chore {
     Stops(stops::Args),
     /// Compare klad with Redis, with `--execution inline` and with RocksDB without a server, and measure a bulk load.
     ///
-    /// Takes about seven minutes, and 10 GB of disk space for temporary files (TMPDIR). Needs redis-server and
-    /// redis-benchmark.
+    /// Takes about seven minutes, and 10 GB of disk space for temporary files (TMPDIR). Needs redis-server,
+    /// redis-benchmark and vmtouch.
     Yardstick(yardstick::Args),
 }
 

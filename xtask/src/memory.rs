@@ -1,4 +1,5 @@
-//! `cargo xtask memory` checks that klad's resident memory stays within its budget while various loads fill memory.
+//! `cargo xtask memory` checks that klad's resident memory stays within 1.1 times its budget plus 64 MiB while various
+//! loads fill memory.
 //!
 //! ```text
 //!   fill ─▶ point reads ─▶ idle connections ─▶ a range over everything, with point reads beside it
@@ -26,7 +27,7 @@ const FREE_BYTES: u64 = 64 << 20;
 const KEY_BYTES: u64 = 10;
 const VALUE_BYTES: u64 = 100;
 
-/// The longest time of a fill or of a range.
+/// The longest time of a fill or of point reads. [`Setup::bench`] kills them two minutes later.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Options of `memory`.

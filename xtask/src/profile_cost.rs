@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The speed of a noisy machine changes from one second to the next by more than the cost that is measured here. So
-//! the two servers of a comparison run at the same time, on the same core, and change places from round to round. The
+//! the two servers of a comparison run at the same time, on the same cores, and change places from round to round. The
 //! verdict depends on the 95 % confidence interval of the median ratio. The first comparison is a control: both
 //! servers are the same, without profiles.
 
@@ -29,7 +29,8 @@ const RATIO_MAX: f64 = 1.02;
 /// A profile begins this long before the load, and ends this long after it.
 const MARGIN: Duration = Duration::from_millis(250);
 
-/// How long a load may run beyond its length before it is killed. Also the longest time of a compaction.
+/// How long a load may run beyond its length. [`Setup::bench`] kills it two minutes later. Also the longest time of a
+/// compaction.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Connections of the load.
@@ -69,8 +70,8 @@ enum Subject {
     All,
 }
 
-/// The subjects that are compared with a klad without profiles. `true`: a ratio above [`RATIO_MAX`] fails the
-/// measurement.
+/// The subjects that are compared with a klad without profiles. `true`: the measurement fails unless the whole interval
+/// of the ratio is below [`RATIO_MAX`].
 const COMPARISONS: [(Subject, bool); 5] =
     [(Subject::Off, true), (Subject::Cpu, true), (Subject::Locks, false), (Subject::Heap, true), (Subject::All, false)];
 
@@ -217,7 +218,7 @@ fn compact(server: &RunningServer) -> Result<()> {
     bail!("klad has not compacted in {PATIENCE:?}")
 }
 
-/// Returns the CPU time of all threads that a process has now, in nanoseconds. The difference of two such times is
+/// Returns the CPU time that all present threads of a process have used so far. The difference of two such times is
 /// right only if no thread has ended between the two calls.
 pub(crate) fn cpu_of(pid: Pid) -> Result<Duration> {
     let mut nanoseconds = 0;

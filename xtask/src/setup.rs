@@ -27,7 +27,7 @@ pub(crate) struct ProgramArgs {
 pub(crate) struct Setup {
     program: PathBuf,
     directory: TempDir,
-    /// Cores of servers, and of loads. Both are empty if the machine has only one core.
+    /// Cores of servers, and of loads. Both are empty if the machine has only one core, and after [`Setup::unpinned`].
     pub(crate) server_cores: Vec<usize>,
     pub(crate) load_cores: Vec<usize>,
     watch: Watch,
@@ -104,8 +104,8 @@ impl Setup {
         RunningServer::start(&ServerSpec { kind, data: &data, log, cores: &self.server_cores }, &self.watch)
     }
 
-    /// Runs `klad bench` against `url`, which must end within `time`. Also returns results that klad bench calls not
-    /// valid.
+    /// Runs `klad bench` against `url`. Kills it, and fails, if it takes longer than `time` plus two minutes. Also
+    /// returns results that klad bench calls not valid.
     pub(crate) fn bench(&self, name: &str, url: &str, options: &str, time: Duration) -> Result<RunResult> {
         let file = self.directory.path().join(format!("{name}.json"));
         let arguments = ["bench", url].into_iter().chain(options.split_whitespace()).map(str::to_owned).collect();

@@ -6,8 +6,8 @@
 //!   round 2:  comparison 1: control, klad   comparison 2: control, klad   …    ratio of each round ─▶ 95 % interval
 //! ```
 //!
-//! All servers run on one core from the beginning, and the loads on the other. At the end, a bulk load is measured on
-//! both cores.
+//! All servers run on one half of the cores from the beginning, and the loads on the other half. At the end, a bulk
+//! load is measured on all cores.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -51,7 +51,8 @@ const COLD_THREADS: usize = 4;
 /// The rate at which response times are compared, as a share of the throughput of `inline`.
 const SHARE_OF_CAPACITY: f64 = 0.7;
 
-/// How long a load may run beyond its length before it is killed. Also the longest time of a bulk load.
+/// How long a load may run beyond its length. [`Setup::bench`] kills it two minutes later. Also the longest time of a
+/// fill, of a `klad check` and of a load by `redis-benchmark`.
 const PATIENCE: Duration = Duration::from_mins(20);
 
 /// Options of `yardstick`.

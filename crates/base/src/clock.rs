@@ -28,8 +28,8 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the wall-clock time in nanoseconds since 1970, for start times. Returns 0 if the clock is set to a time
-/// before 1970.
+/// Returns the wall-clock time in nanoseconds since 1970, for start times and for the timestamps of writes in
+/// Cassandra. Returns 0 if the clock is set to a time before 1970.
 #[must_use]
 pub fn unix_ns() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]

@@ -104,7 +104,8 @@ pub struct RequestArgs {
     /// Number of the first key.
     #[arg(long, value_name = "N", default_value = "0", value_parser = units::count_or_zero, help_heading = "Workload")]
     pub key_start: u64,
-    /// Format that makes a key from its number: {} stands for the number, {:07} for seven digits with leading zeros.
+    /// Format that makes a key from its number: {} stands for the number, {:07} for at least seven digits with leading
+    /// zeros.
     #[arg(long, value_name = "FORMAT", default_value = "key{}", help_heading = "Workload")]
     pub key_format: KeyFormat,
     /// Read the keys from a file, one on each line.
@@ -120,11 +121,12 @@ pub struct RequestArgs {
     /// Make a value from its key's number, as --key-format does, instead of from random bytes.
     #[arg(long, value_name = "FORMAT", conflicts_with = "value_size", help_heading = "Workload")]
     pub value_format: Option<KeyFormat>,
-    /// PUT the first N keys before the run, as fast as possible. If the server is a klad with /v1/batch, use batches.
+    /// PUT the first N keys before the run, as fast as possible. If the server is a klad with /v1/batch and the URL has
+    /// no path, use batches.
     #[arg(long, value_name = "N", value_parser = units::count, requires = "workload", help_heading = "Workload")]
     pub fill: Option<u64>,
-    /// Send batches of klad, with N operations in each request, to /v1/batch. Rates and figures count requests, not
-    /// operations.
+    /// Send batches of klad, with N operations in each request, to the path of the URL [default path: /v1/batch]. Rates
+    /// and figures count requests, not operations.
     #[arg(long, value_name = "N", value_parser = units::count, requires = "workload", help_heading = "Workload")]
     pub batch: Option<u64>,
     /// Send N requests of one operation, 1 to 64, in a pipeline. The pipeline counts as one request, which ends with

@@ -14,7 +14,7 @@ use klad_base::sync::Mutex;
 /// The running script of one generator thread. It writes the requests of the thread, and can read their answers.
 pub trait Author: Send + Debug {
     /// Appends the bytes to send next to `into`: one request, or a pipeline of several. Returns `None` if the script
-    /// has stopped its thread (`wrk.thread:stop()`), so that there is no request.
+    /// makes no request because it has stopped its thread (`wrk.thread:stop()`).
     ///
     /// # Errors
     /// A message, if the script fails.
@@ -57,7 +57,7 @@ pub struct Pipeline {
 #[derive(Debug, Default)]
 pub struct Authors {
     waiting: Mutex<Vec<Option<Box<dyn Author>>>>,
-    /// The number of threads that their scripts have not stopped.
+    /// The number of threads whose scripts have not stopped.
     writing: AtomicUsize,
 }
 

@@ -36,7 +36,7 @@ pub struct Collector {
     tallies: Vec<Tally>,
     /// For each thread, the number of the next interval that the thread will deliver.
     progress: Vec<u64>,
-    /// The sums of each interval that at least one thread has not delivered yet, by the interval's number.
+    /// The sums of each interval that is not closed yet, by the interval's number.
     pending: BTreeMap<u64, Tally>,
     /// The number of the next interval to close.
     next: u64,
@@ -66,7 +66,8 @@ impl Collector {
     }
 
     /// Adds the records that no thread has delivered, because no thread has started the requests, or because the queue
-    /// to the collector was full. These records count in the last interval of the schedule.
+    /// to the collector was full. These records count in the last interval of the schedule, or in the next interval if
+    /// that one is closed.
     pub fn add_undelivered(&mut self, recorder: &Recorder) {
         let last = self.phases.end().saturating_sub(1) / self.interval;
         if recorder.phases().all(|(_, tally)| tally.cells().next().is_none()) {
@@ -89,8 +90,8 @@ impl Collector {
         self.phases = self.phases.truncated(at);
     }
 
-    /// Closes and returns the next interval. Returns `None` if a thread has not delivered that interval yet, unless the
-    /// run is `over`, or more than `PENDING_MAX` intervals wait.
+    /// Closes and returns the next interval. Returns `None` if no interval is left. Also returns `None` if a thread has
+    /// not delivered that interval yet, unless the run is `over`, or more than `PENDING_MAX` intervals wait.
     pub fn next_interval(&mut self, over: bool) -> Option<(Interval, Tally)> {
         let last = *self.pending.last_key_value()?.0;
         let complete = self.progress.iter().copied().min().unwrap_or(0);
@@ -106,7 +107,7 @@ impl Collector {
 
     fn row(&self, interval: u64, tally: &Tally) -> Interval {
         let start = interval * self.interval;
-        // Requests that end during the drain belong to intervals after the schedule.
+        // An interval that begins after the schedule has requests that ended during the drain. Its length is not cut.
         let over = start >= self.phases.end();
         let end = if over { start + self.interval } else { (start + self.interval).min(self.phases.end()) };
         let scheduled = (self.mode == Mode::Open).then(|| self.phases.due(start, end) / seconds(end - start));

@@ -30,7 +30,7 @@ pub fn json(result: &RunResult) -> String {
 /// A file that is being written, with its path.
 pub type OutputFile = (PathBuf, BufWriter<File>);
 
-/// Creates a file. This happens before the run, so that a wrong path is found before any load.
+/// Creates a file. `runner` and `knee` do this before the run, so that a wrong path is found before any load.
 ///
 /// # Errors
 /// If the operation fails. The error contains the path.

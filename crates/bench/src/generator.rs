@@ -9,9 +9,9 @@
 //!                    └──▶ collector, once for each interval
 //! ```
 //!
-//! Each thread runs one generator on a [`Network`]. It takes a start from the schedule only when it has a free
-//! connection, and then waits until the start is due. So no start is late because another thread sleeps, and no thread
-//! has to wake another. If all connections are busy, a due request waits, and the wait counts. Used by `threads`.
+//! Each thread runs one generator on a [`Network`]. It takes a start from the schedule only when it has a connection
+//! for the start, and then waits until it is due. So no start is late because another thread sleeps, and no thread has
+//! to wake another. If all connections are busy, a due request waits, and the wait counts. Used by `threads`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -252,8 +252,8 @@ impl<N: Network, D: FnMut(u64, &mut Recorder)> Generator<N, D> {
 
     /// Starts the requests that are due, as long as there are connections for them.
     fn start_due(&mut self, now: Nanos) {
-        // A start on a broken connection may free that connection, which calls this function again. That call does
-        // nothing: the loop of the first call goes on.
+        // A start on a broken connection may read an answer, free the connection, and call this function again. That
+        // call does nothing: the loop of the first call goes on.
         if !std::mem::replace(&mut self.starting, true) {
             self.start_all_due(now);
             self.starting = false;

@@ -18,7 +18,7 @@ use klad_base::sync::Mutex;
 /// The order in which keys are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
-    /// Keys one after the other. With --keys, the first key follows the last.
+    /// Keys one after the other. If the number of keys is limited, the first key follows the last.
     Sequential,
     /// Keys at random, each with the same probability.
     Uniform,
@@ -285,7 +285,7 @@ impl Chooser {
     }
 }
 
-/// Returns a number near 0.618 × `count` (golden ratio) that has no common divisor with `count`.
+/// Returns a number near 0.618 × `count` (golden ratio) that has no common divisor with `count` except 1.
 fn coprime_step(count: u64) -> u64 {
     let golden = u64::try_from(u128::from(count) * 618_033_988_749 / 1_000_000_000_000).expect("less than the count");
     (golden.max(1)..=count.saturating_add(1)).find(|step| gcd(*step, count) == 1).expect("count + 1 has none")

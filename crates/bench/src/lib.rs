@@ -14,7 +14,8 @@
 //! includes the wait.
 //!
 //! This crate does not use the HTTP code of klad's server, because no test would notice a mistake in framing that both
-//! have. Called by klad's `main` as `klad bench`, by this crate's own `main` as `klad-bench`, and by `klad_lab`.
+//! have. Called by klad's `main` as `klad bench`, by this crate's own `main` as `klad-bench`, and by `klad_lab`. The
+//! crate `xtask` and klad's other commands use single modules, such as `result`, `units` and `entries`.
 
 #![cfg(target_os = "linux")]
 

@@ -1,5 +1,5 @@
-//! Shows progress on stderr. If stderr is a terminal, shows a bar. Otherwise shows one line for each interval with
-//! `--progress always`, and nothing without this option. Called by `runner`, `knee` and `klad_lab`.
+//! Shows progress on stderr: a bar if stderr is a terminal, otherwise one line for each interval if `--progress` is
+//! `always`. With `--progress never`, shows nothing. Called by `runner`, `knee` and `klad_lab`.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;

@@ -43,8 +43,8 @@ pub enum Outcome {
     Failed,
     /// Status 504, or no answer by the deadline, even if the request was never sent.
     TimedOut,
-    /// No answer by the end of the run. The response time is the age of the request: at the end of the drain if it was
-    /// sent, otherwise at the end of the schedule. The request would have taken at least that long.
+    /// No answer by the end of the run. The response time is the age of the request: at the end of the drain if it had
+    /// a connection, otherwise at the end of the schedule. The request would have taken at least that long.
     Unfinished,
 }
 
@@ -97,7 +97,7 @@ impl Outcome {
     }
 
     /// Returns `true` if the outcome is good for a client that asked for `operation`. Status 404 is good for an
-    /// operation on a key, but not for a fixed request.
+    /// operation on a key, but not for a fixed request or a script's request.
     #[must_use]
     pub fn is_good_for(self, operation: Operation) -> bool {
         match self {
@@ -129,7 +129,7 @@ pub enum Failure {
     Malformed,
     /// This machine has no free port for a connection.
     Ports,
-    /// This process has no free descriptor for a connection.
+    /// This process or this machine has no free descriptor for a connection.
     Descriptors,
 }
 

@@ -357,7 +357,7 @@ fn parse_header(line: &[u8], head: &mut Head) -> Result<(), Malformed> {
         17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
             let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
             head.chunked = last.eq_ignore_ascii_case(b"chunked");
-            // Until 2014, HTTP/1.1 used this name for no coding at all.
+            // Until 2014, HTTP/1.1 used the name `identity` for no coding at all.
             head.other_coding = !head.chunked && !value.eq_ignore_ascii_case(b"identity");
         }
         10 if name.eq_ignore_ascii_case(b"connection") => {

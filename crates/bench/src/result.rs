@@ -3,7 +3,8 @@
 //!
 //! Numbers are finite: a value that was not measured is `null` or absent, never NaN. The names of times and rates end
 //! with their units, such as `_us`, `_s` and `_per_s`. Response times, service times and send lags were recorded in
-//! nanoseconds, in histograms with three digits. A change that breaks readers increments the number in [`SCHEMA`].
+//! nanoseconds, in histograms with three digits. A change that breaks programs which read the JSON increments the
+//! number in [`SCHEMA`].
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ pub const SAMPLES_ABOVE_MIN: u64 = 10;
 /// The result of one run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunResult {
-    /// `klad.bench/1`.
+    /// Always `klad.bench/1`, the name and version of this JSON form.
     pub schema: String,
     /// The version of klad that made the load.
     pub klad_version: String,
@@ -44,9 +45,9 @@ pub struct RunResult {
     pub target: Target,
     /// The load that was requested.
     pub load: Load,
-    /// The time at which the run was ended early, from the start of the schedule; `null` if it was not. The lengths
-    /// and rates in `measured`, `warm_up` and `stages` are then those of the part that was run. `load` has the
-    /// planned ones.
+    /// The time, from the start of the schedule, at which the run was ended early; `null` if the run was not ended
+    /// early. If the run was ended early, the lengths and rates in `measured`, `warm_up` and `stages` are those of the
+    /// part that was run. `load` has the planned lengths and rates.
     pub interrupted_s: Option<f64>,
     /// `false` if at least one check failed: the figures are not reliable.
     pub valid: bool,
@@ -143,9 +144,10 @@ pub struct Load {
     /// separately.
     #[serde(default)]
     pub script: Option<String>,
-    /// Requests of each start, as in the first start: more than 1 with `--pipeline`, or if a script sends several. All counts
-    /// and rates of requests and answers in this result then count starts. The status of a start is the highest
-    /// status among its answers.
+    /// The number of requests in each start: more than 1 with `--pipeline`, or if a script sends several requests at
+    /// once. For a script, this is the number in its first start. If the number is more than 1, all counts and rates of
+    /// requests and answers in this result count starts, and the status of a start is the highest status among its
+    /// answers.
     #[serde(default = "one")]
     pub requests_per_start: u32,
     /// The requests in words: operations, keys and values, or the fixed request, or the script.
@@ -229,8 +231,8 @@ pub struct Section {
     /// All answers that arrived in this part, no matter when their requests should have started, divided by the
     /// length.
     pub answered_per_s: f64,
-    /// All good answers that arrived in this part, divided by the length. An answer is good if the request was
-    /// served, or for a workload of keys not found, within `good_within_us` of the intended start.
+    /// All good answers that arrived in this part, divided by the length. An answer is good if it arrived within
+    /// `good_within_us` of the intended start, and the outcome is `served` (with `--workload` also `not_found`).
     pub goodput_per_s: f64,
     /// The limit for good answers: the longest response time that counts as goodput (`--good-within`).
     pub good_within_us: f64,
@@ -301,8 +303,7 @@ pub struct Piece {
     pub start_s: f64,
     /// Length of the piece, the same for all pieces.
     pub length_s: f64,
-    /// Good answers divided by the length: served, or for a workload of keys not found, within `good_within_us` of
-    /// the intended start.
+    /// Good answers, as in [`Section::goodput_per_s`], divided by the length.
     pub goodput_per_s: f64,
     /// Requests that ended in the piece, by outcome; outcomes without a request are absent.
     pub outcomes: BTreeMap<Outcome, u64>,

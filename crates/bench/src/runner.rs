@@ -71,11 +71,12 @@ const OTHER_DESCRIPTORS: u64 = 300;
 /// The most keys that one request of a fill puts. Larger batches are hardly cheaper for each key.
 const FILL_BATCH_ITEMS: u64 = 1_000;
 
-/// The room for the rest of an operation in a batch, bytes: its key, the names of its fields, and a value that is made
-/// by a format. With longer keys a batch can be too long for the server; then the fill ends with status 413 or 503.
+/// The space in a batch for each operation in addition to a random value, bytes: for the key, the names of the fields,
+/// and a value that is made by a format. With longer keys, a batch can be too long for the server. Then the server
+/// answers with status 413 or 503, and the fill ends.
 const FILL_ITEM_BYTES: u64 = 4 << 10;
 
-/// The longest wait for the answer to the question whether the server takes batches.
+/// The longest wait for `/v1/limits`, which says whether the server takes batches.
 const LIMITS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the command and returns its exit code (docs/bench.md). An error is written to stderr after `program`, the
@@ -193,8 +194,9 @@ fn check_descriptors(connections_max: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The number of keys that one request of a fill puts: as many as a klad takes in a batch, up to
-/// [`FILL_BATCH_ITEMS`] if their values have the largest size; or 1 for other servers and paths.
+/// Returns the number of keys that one request of a fill puts. If the server is a klad, this is the number of keys that
+/// fit a batch even if all values have the largest size, at most [`FILL_BATCH_ITEMS`]. If the server is not a klad, or
+/// the URL has a path, it is 1.
 fn batch_items(plan: &Plan, values: &Values) -> u64 {
     if plan.url.has_path() || plan.shared.workload.fixed.is_some() {
         return 1;
@@ -216,7 +218,7 @@ fn batch_items(plan: &Plan, values: &Values) -> u64 {
     else {
         return 1;
     };
-    // A server with little memory may have room for one value of the largest size only.
+    // A server has memory for a body as long as its largest value. A longer batch may not fit the memory.
     let bytes = batch_bytes.min(body_bytes);
     let value_bytes = match values {
         Values::Random { sizes, .. } => sizes.max as u64,
@@ -262,7 +264,7 @@ fn fill(plan: &Plan, address: SocketAddr, keys: u64, mut workload: Workload, whe
     let finished = threads::drive(&filling, address, threads, connections, |_, interval, _| {
         filled += interval.outcomes.get(&Outcome::Served).copied().unwrap_or(0);
         progress.filled((filled * items).min(keys));
-        // A key that was not taken cannot be filled any more: end the fill.
+        // A PUT that failed is not repeated, so the fill cannot become complete: end it.
         if interval.outcomes.iter().any(|(outcome, count)| *outcome != Outcome::Served && *count > 0) {
             failed = true;
             filling.end_early(0);

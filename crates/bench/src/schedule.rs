@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use klad_base::sync::Mutex;
 
-/// Nanoseconds; as a time, since the start of the schedule.
+/// Nanoseconds. A point in time counts from the start of the schedule.
 pub type Nanos = u64;
 
 /// One second.
@@ -230,8 +230,8 @@ impl Iterator for Schedule {
         loop {
             let phase = self.phases.all().get(self.phase)?;
             let end = self.due_before + phase.due_in_all();
-            // The tolerance is far below one request: a whole number that rounding has put just before the end of a
-            // phase belongs to the next phase.
+            // The tolerance is far below one request. A start that only rounding puts before the end of a phase belongs
+            // to the next phase.
             if phase.length > 0 && self.position < end - 1e-6 {
                 let after = seconds_to_nanos(phase.until_due(self.position - self.due_before));
                 let start = Start { intended: self.phase_start + after.min(phase.length - 1), phase: self.phase };

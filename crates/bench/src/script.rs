@@ -44,7 +44,7 @@ const QUIET: &str = "
 /// The largest nesting depth of a table that passes from one state to another.
 const DEPTH_MAX: usize = 64;
 
-/// The longest wait of `wrk.connect`, and for each address in `wrk.addrs`.
+/// The longest wait of one call of `wrk.connect`. `wrk.resolve` calls it for each address of the host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The facts about the run that a script can see.
@@ -224,7 +224,8 @@ impl UserData for Address {
     }
 }
 
-/// A thread as scripts see it. The reference is weak, because the thread's own Lua state holds a handle.
+/// A thread as scripts see it. The reference is weak, because the thread's own Lua state holds a handle: with a strong
+/// reference, the thread would keep itself in memory.
 struct ThreadHandle(Weak<Thread>);
 
 fn handle(lua: &Lua, thread: &Arc<Thread>) -> mlua::Result<AnyUserData> {
@@ -470,7 +471,8 @@ fn requests_in(mut bytes: &[u8]) -> Option<Pipeline> {
         written.requests += 1;
         let named = |name: &str| request.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
         if named("Transfer-Encoding").is_some() {
-            // Only its chunks say where the body ends, so no request is expected after it.
+            // Only the chunks of the body say where it ends. They are not read here, and no request is expected after
+            // the body.
             return Some(written);
         }
         let length = match named("Content-Length") {

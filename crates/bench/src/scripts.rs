@@ -39,7 +39,7 @@ pub(super) fn load(plan: &mut Plan, address: SocketAddr, quiet: bool) -> anyhow:
     Ok(RunScript { script: Some(script) })
 }
 
-/// Returns no script: without Lua, a plan with a script was already rejected.
+/// Returns no script: without Lua, `Plan::new` has already rejected a plan with a script.
 ///
 /// # Errors
 /// Never.

@@ -133,9 +133,9 @@ impl Shared {
         self.connections_max.is_some_and(|max| self.connections.load(Ordering::Relaxed) < max)
     }
 
-    /// How a request ends that was never sent: with the schedule, or with its deadline if that is earlier. Its age is
-    /// taken at the end of the schedule, not of the drain, because no request is started during the drain. So the age
-    /// is the least time that the request would have taken.
+    /// Returns the end of a request that never had a connection: at the end of the schedule, or at the request's
+    /// deadline if that is earlier. The end of the drain does not matter, because no request is started during the
+    /// drain. The request would have taken at least this time.
     pub(super) fn unsent(&self, start: Start, requests: &mut Requests) -> RequestEnd {
         let age = self.end().saturating_sub(start.intended);
         let outcome = if age >= self.timeout { Outcome::TimedOut } else { Outcome::Unfinished };
@@ -148,8 +148,8 @@ impl Shared {
     pub fn record_untaken_starts(&self, recorder: &mut Recorder) {
         let mut requests = Requests::new(self.workload.clone(), 0);
         let end = self.end();
-        // There may be millions of them. Neighbours differ by less than the histogram's resolution, so they are
-        // grouped.
+        // There may be millions of such starts. Neighbours that differ by less than the histogram's resolution are
+        // recorded together.
         let mut alike: Option<(RequestEnd, u64)> = None;
         if self.mode() == Mode::Closed {
             return;

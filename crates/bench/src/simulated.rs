@@ -145,8 +145,8 @@ fn frozen_on_demand() -> Expected {
     })
 }
 
-/// With a fixed number of connections, a request does not start before the one `connections` before it has ended,
-/// because answers come in order.
+/// With a fixed number of connections, request n does not start before request n − `connections` has ended, because
+/// answers come in order.
 fn frozen_fixed(connections: usize) -> Expected {
     let mut ends: Vec<Nanos> = Vec::new();
     for number in 0..numbers().end {
@@ -320,7 +320,7 @@ fn an_interrupted_run_reports_the_part_that_was_run() {
     assert!((measured.sent_per_s - 1_000.0).abs() < 1e-9);
 }
 
-/// A run with a stall of the generator, in which answers wait unread because the only connection is busy.
+/// A run in which the generator stalls. Its only connection is busy during the stall, and the answer waits unread.
 fn stalled(planted: Option<GeneratorDefect>) -> (Section, Section) {
     let stall = Some((10 * SECOND, 300 * MILLISECOND));
     Scenario { connections: 1, stall, planted, ..Scenario::fixed(constant) }.run()

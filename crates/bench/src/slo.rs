@@ -9,7 +9,7 @@
 //!                / "rate" / "goodput"                                        answers, good answers; bound is a rate
 //! ```
 //!
-//! Called by `args` (parses) and `runner` (judges).
+//! Called by `args` and `knee` (parse), and by `runner` (judges).
 
 use std::fmt;
 use std::str::FromStr;
@@ -64,7 +64,7 @@ pub enum Concern {
     /// Response times.
     #[default]
     Latency,
-    /// Requests that were refused.
+    /// The share of requests that were refused.
     Refusals,
     /// Shares of all other outcomes: failed, timed out, unfinished, not found, served.
     Failures,

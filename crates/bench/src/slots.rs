@@ -46,8 +46,8 @@ impl InFlight {
 pub(super) struct Slot {
     pub(super) state: ConnectionState,
     pub(super) reader: Reader,
-    /// All bytes of a request that the connection has not taken completely; empty if there is none. `taken` is the
-    /// number of bytes that the connection has taken.
+    /// The bytes of a request that the connection has not taken completely; empty if there is no such request. The
+    /// connection has taken the first `taken` of these bytes. Bytes that it took earlier may be left out.
     pub(super) unsent: Vec<u8>,
     pub(super) taken: usize,
     pub(super) current: Option<InFlight>,
@@ -142,7 +142,7 @@ impl Slots {
     pub(super) fn end(&mut self, slot: usize) -> Option<InFlight> {
         let own = &mut self.all[slot];
         let current = own.current.take()?;
-        // The memory of a large request is freed, or each connection would come to hold that much.
+        // The memory of a large request is freed. Otherwise each connection would in time hold this much memory.
         (own.unsent, own.taken) = (Vec::new(), 0);
         let (before, after) = (own.before.take(), own.after.take());
         match before {

@@ -99,7 +99,7 @@ impl Sockets {
         epoll::wait(&self.epoll, self.events.as_mut_slice(), Some(&timeout)).unwrap_or(0)
     }
 
-    /// Polls for events at least once, until there are any or it is `until`; returns their number.
+    /// Polls for events at least once, until there are events or the time is `until`; returns their number.
     fn poll(&mut self, until: Nanos) -> usize {
         let mut now = self.now();
         loop {

@@ -185,7 +185,7 @@ fn thread_stats(text: &mut String, result: &RunResult, response: &Histogram<u64>
         line!(text, "    {name:<10}{mean}{stdev}{max}{within:>8.2}%");
     };
     row("Latency", time_us, spread_of_histogram(response));
-    // Without the intervals of the drain, which have only a few answers.
+    // The intervals of the drain are left out, because they have only a few answers.
     let end = result.load.warm_up_s + result.load.duration_s;
     let measured = |row: &&Interval| !row.warm_up && row.start_s < end;
     let rates: Vec<f64> = result.intervals.iter().filter(measured).map(rate).collect();
@@ -376,8 +376,8 @@ fn judgement(text: &mut String, result: &RunResult) {
     }
 }
 
-/// Writes wrk2's last lines. The numbers of answered requests include each request of a script's pipelines; the errors
-/// and the other responses count starts.
+/// Writes wrk2's last lines. The number and the rate of answered requests count each request of a pipeline. The errors
+/// and the other responses count starts: one for each pipeline.
 #[expect(clippy::cast_precision_loss, reason = "counts of bytes")]
 fn totals(text: &mut String, section: &Section, requests_per_start: u32) {
     let answered = section.statuses.values().sum::<u64>() * u64::from(requests_per_start);

@@ -27,14 +27,15 @@ use crate::socket::Sockets;
 use klad_base::clock;
 use klad_base::sync::{BoundedQueue, Cause, Condvar, Mutex, PushError, spawn_thread};
 
-/// Places for each thread in the queue of full recorders: the collector may stop for this many intervals. All threads
-/// share the queue. While it is full, a thread goes on with its recorder, so its intervals become longer.
+/// The number of places for each thread in the queue of full recorders, which all threads share. The collector may be
+/// late by this many intervals. While the queue is full, a thread keeps its recorder for the next interval, too.
 const DELIVERIES_MAX: usize = 16;
 
 /// The longest wait for all connections before the start.
 const CONNECT_PATIENCE: Nanos = 5 * SECOND;
 
-/// The longest wait for one more connection. It is tried to get the kernel's error message, if none could be made.
+/// The longest wait for one more connection, which is tried if no connection could be made. It gives the kernel's error
+/// message.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A full recorder on its way to the collector.
@@ -111,10 +112,10 @@ pub struct FinishedRun {
 
 /// Makes the load of `shared` with `threads` threads and `connections` connections. Calls `show` with the start
 /// (milliseconds since 1970) and each interval. After an error from `show`, `drive` returns at once, and
-/// the threads go on until the process ends.
+/// the threads go on until the end of the run or of the process.
 ///
 /// # Errors
-/// If no connection can be made, if signals cannot be handled, or if `show` fails.
+/// If a thread cannot create its [`Sockets`], no connection can be made, signals cannot be handled, or `show` fails.
 pub fn drive(
     shared: &Arc<Shared>,
     address: SocketAddr,
@@ -218,7 +219,7 @@ fn connect_all(channels: &Channels, threads: usize, address: SocketAddr) -> anyh
     Ok((connected, failure))
 }
 
-/// Waits for the threads, and adds their last records and the starts that no thread has taken.
+/// Waits for the threads, and adds their last records and the starts that no thread has sent.
 fn gather(
     handles: Vec<JoinHandle<Option<ThreadResult>>>,
     shared: &Shared,

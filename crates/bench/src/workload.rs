@@ -208,7 +208,8 @@ impl Requests {
         weights[0].0
     }
 
-    /// Appends the next request to `into`. Returns `None` if a script writes the requests and has stopped.
+    /// Appends the next request to `into`. Returns `None` if a script writes the requests, has stopped its thread, and
+    /// makes no request.
     ///
     /// # Errors
     /// A message, if the script fails.
@@ -324,7 +325,7 @@ fn write_item(
     Ok(())
 }
 
-/// The value of a key. `text` is space for it.
+/// Returns the value of the key with the number `key`. A value that is made by a format is written to `text`.
 pub(super) fn value<'a>(
     values: &'a Values,
     key: u64,

@@ -1,6 +1,6 @@
 //! `klad lab echo`: a bare HTTP server of hyper on one thread. It answers a request with its own body, or with 100
 //! bytes where there is none: the least that any HTTP server of this library costs for a request. The scenario
-//! `yardstick` runs it.
+//! `yardstick` and `cargo xtask yardstick` run it.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

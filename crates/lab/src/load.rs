@@ -122,8 +122,8 @@ impl Load<'_> {
         Ok((observed, missing))
     }
 
-    /// Runs the load, and takes a profile of the first 80 % of its measured part, at least [`PROFILE_MIN`]. Writes the
-    /// profile into `file`, and the load's result beside it.
+    /// Runs the load, and takes a profile of the first 80 % of its measured part, at least [`PROFILE_MIN`] and at most
+    /// [`PROFILE_MAX`]. Writes the profile into `file`, and the load's result beside it.
     pub(super) fn run_profiled(
         &self,
         server: &RunningServer,
@@ -166,7 +166,7 @@ impl Load<'_> {
     }
 }
 
-/// PUTs all keys of `data`. The load's result is written into `file`.
+/// Stores all keys of `data` through the server. The load's result is written into `file`.
 pub(super) fn fill(
     program: &Path,
     data: &Data,

@@ -108,13 +108,13 @@ impl RunningProcess {
         Some(Duration::from_secs(1) / u32::try_from(procfs::ticks_per_second()).ok()? * ticks)
     }
 
-    /// Returns the largest resident set that the process has had, bytes. `None`: it has ended.
+    /// Returns the largest resident set that the process has had, bytes; `None` if the process has ended.
     #[must_use]
     pub fn memory_max(&self) -> Option<u64> {
         Some(self.process()?.status().ok()?.vmhwm? * 1024)
     }
 
-    /// Returns the number of bytes that the process has locked in memory. `None`: it has ended.
+    /// Returns the number of bytes that the process has locked in memory; `None` if the process has ended.
     #[must_use]
     pub fn memory_locked(&self) -> Option<u64> {
         Some(self.process()?.status().ok()?.vmlck? * 1024)

@@ -53,8 +53,8 @@ pub struct Scenario {
     /// The question that the experiment answers, and the published report that it repeats, if any.
     #[serde(default)]
     pub about: String,
-    /// The figure that the answer is about [default: goodput for closed loads and where a variant falls behind, otherwise
-    /// the highest percentile that could be judged].
+    /// The figure that the answer is about [default: goodput for closed loads and where a variant falls behind,
+    /// otherwise the highest percentile that could be judged].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figure: Option<MainFigure>,
     /// The number of runs of each variant in each stage, 1 to 100. Variants take turns: A B A B.
@@ -223,15 +223,15 @@ pub struct Stage {
     /// when it has the answer to the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// The rate as a multiple of the capacity: of the good answers per second of the first variant in a closed load.
-    /// 0.7 is 70 % of the capacity, 5.0 is five times the capacity.
+    /// The rate as a multiple of the capacity. The capacity is the number of good answers per second that the first
+    /// variant gives in a closed load. 0.7 is 70 % of the capacity, 5.0 is five times the capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_capacity: Option<f64>,
     /// The number of connections.
     #[serde(default = "connections")]
     pub connections: usize,
-    /// The largest number of connections of an open load: a request that finds all of them busy opens one more
-    /// [default: no more than `connections`].
+    /// The largest number of connections of an open load. A request that finds all connections busy opens one more, up
+    /// to this number [default: no more than `connections`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections_max: Option<usize>,
     /// The length of the measured part, before `--scale`.

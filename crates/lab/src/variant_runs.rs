@@ -180,8 +180,8 @@ impl<'r> VariantRuns<'r> {
         all.into_iter().map(|(operation, response)| (operation, Distribution::of(&response))).collect()
     }
 
-    /// Returns p99.9 of each measured interval of all used runs, microseconds; infinite for an interval in which
-    /// nothing ended.
+    /// Returns p99.9 of each measured interval of all used runs, microseconds. It is infinite for an interval in
+    /// which no request ended, or in which all requests that ended were refused or failed.
     pub(super) fn interval_p999(&self) -> Vec<f64> {
         let intervals = self.used.iter().flat_map(|(_, bench)| &bench.intervals).filter(|interval| !interval.warm_up);
         intervals.map(|interval| interval.response.as_ref().map_or(f64::INFINITY, |found| found.p999_us)).collect()

@@ -196,7 +196,8 @@ struct HeatColumn(usize, Vec<u64>);
 impl Axis {
     /// Returns a linear axis. As an x axis it reaches from the lowest to the highest position. As the y axis of a
     /// [`Chart`] it begins at 0, or 5 % below the lowest value if that is negative, and ends 5 % above the highest
-    /// value. As the y axis of a [`HeatMap`] it reaches from the first edge to the last.
+    /// value, or at 1 if no value is positive. As the y axis of a [`HeatMap`] it reaches from the first edge to the
+    /// last.
     #[must_use]
     pub fn linear(unit: Unit) -> Axis {
         Axis { scale: Scale::Linear, unit, range: None, switch: false }

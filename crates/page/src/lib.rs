@@ -16,8 +16,8 @@
 //! ```
 //!
 //! A page must never fetch anything, and must show a message in place of a chart that it cannot draw. This crate
-//! knows nothing about the measured data. Called by the reports of `klad-bench` and `klad-lab`, and by `klad-server` for
-//! a page without charts; `xtask` uses `numbers`.
+//! knows nothing about the measured data. Called by the reports of `klad-bench` and `klad-lab`, and by `klad-server`
+//! for a page without charts. The console of `klad-server` uses uPlot and the colours; `xtask` uses `numbers`.
 
 mod charts;
 pub mod numbers;

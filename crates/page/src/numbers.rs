@@ -47,8 +47,9 @@ pub fn seconds(value: f64) -> String {
         let text = format!("{value:.3}");
         return format!("{}\u{a0}s", text.trim_end_matches('0').trim_end_matches('.'));
     }
+    let value = value.round();
     let (hours, minutes, rest) = (value / 3600.0, value % 3600.0 / 60.0, value % 60.0);
-    let parts = [(hours.floor(), "h"), (minutes.floor(), "min"), (rest.round(), "s")];
+    let parts = [(hours.floor(), "h"), (minutes.floor(), "min"), (rest, "s")];
     let parts: Vec<_> = parts.iter().filter(|(count, _)| *count > 0.0).collect();
     parts.iter().map(|(count, unit)| format!("{count}\u{a0}{unit}")).collect::<Vec<_>>().join(" ")
 }
@@ -126,8 +127,14 @@ mod tests {
         }
         let bounds = [2_000.0, 1_500_000.0, 30e6, 100_000.0].map(|bound| plain(&bound_micros(bound)));
         assert_eq!(bounds, ["2 ms", "1.5 s", "30 s", "100 ms"]);
-        let lengths =
-            [(0.5, "500 ms"), (30.0, "30 s"), (90.0, "1 min 30 s"), (86_400.0, "24 h"), (3_660.0, "1 h 1 min")];
+        let lengths = [
+            (0.5, "500 ms"),
+            (30.0, "30 s"),
+            (90.0, "1 min 30 s"),
+            (119.6, "2 min"),
+            (86_400.0, "24 h"),
+            (3_660.0, "1 h 1 min"),
+        ];
         for (value, expected) in &lengths[1..] {
             assert_eq!(plain(&seconds(*value)), *expected);
         }

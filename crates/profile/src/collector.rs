@@ -19,8 +19,8 @@ pub const INTERVAL: Duration = Duration::from_millis(50);
 /// unless the thread is preempted.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Returns a function for the end of a window. Each call yields the CPU. It returns `false` once the time is over for
-/// which a caller should look into a ring again.
+/// Returns a function for the end of a window. Each call yields the CPU, and returns whether the caller should look
+/// into the ring again: `true` until 5 ms (`PATIENCE`) have passed.
 pub fn patience() -> impl FnMut() -> bool {
     let deadline = clock::now() + PATIENCE;
     move || {
@@ -100,7 +100,7 @@ impl Drop for Registration {
         }
         drop(state);
         if let Some(running) = ended {
-            // A panic has already ended the process.
+            // If the thread had panicked, the process would have ended.
             let _ = running.thread.join();
         }
     }

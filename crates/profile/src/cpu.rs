@@ -10,7 +10,8 @@
 //! A thread is sampled at the first kernel tick after it has used one period of CPU time, in klad or in the kernel on
 //! its behalf. If it has used several periods by then, one sample stands for all of them. A thread that waits costs
 //! nothing and does not appear. Threads of RocksDB are sampled too, and so is klad-profiler under its own name: a
-//! profile shows its own cost. Only threads that block signals (jemalloc's) are not sampled.
+//! profile shows its own cost. A thread that blocks SIGPROF (jemalloc's) is not sampled, nor is a new thread before
+//! the next search for new threads.
 //!
 //! Overlapping windows share the timers, and so the rate; each window has its own totals. After the end of the last
 //! window no timer is left. The thread klad-profiler ends too, unless a lock profile needs it. The signal handler and
@@ -81,7 +82,7 @@ struct OpenWindow {
 
 /// The results of a window.
 struct ClosedWindow {
-    /// The time at which the ring was emptied under the lock. Later samples are not included.
+    /// The time just before the ring was emptied for the last time. Samples after that emptying are not included.
     ended: Instant,
     totals: Totals<Key>,
     lost: u64,
@@ -94,7 +95,8 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::Busy`] if a profile with another rate, or [`WINDOWS_MAX`] profiles, are being taken.
-    /// [`Error::Refused`] if the system denies a timer, the signal handler, or reading klad's own stacks.
+    /// [`Error::Refused`] if the system denies all timers, the signal handler, the list of threads, another thread, or
+    /// reading klad's own stacks.
     ///
     /// # Panics
     /// If `hz` is out of range.

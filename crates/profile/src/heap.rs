@@ -78,8 +78,8 @@ impl Heap {
         switch(&mut state, true)
     }
 
-    /// Returns a profile of the samples since sampling was switched on. It has the values of memory in use and of all
-    /// allocations; `view` selects which of them flame graphs and tables show.
+    /// Returns a profile of the samples since sampling was last switched on, even if it is off again. The profile has
+    /// the values of memory in use and of all allocations; `view` selects which of them flame graphs and tables show.
     ///
     /// # Errors
     /// [`Error::Refused`] if jemalloc cannot write the dump, or klad cannot read it. [`Error::Malformed`] if the dump
@@ -94,7 +94,7 @@ impl Window {
     /// Starts a window, and switches sampling on for at least its duration.
     ///
     /// # Errors
-    /// [`Error::Refused`] if jemalloc cannot sample or write a dump.
+    /// [`Error::Refused`] if jemalloc cannot sample; otherwise as [`Heap::now`].
     pub fn start(view: View) -> Result<Window, Error> {
         let mut state = STATE.lock();
         if !state.for_good && state.windows == 0 {
@@ -118,7 +118,7 @@ impl Window {
     /// Ends the window. Returns what changed: values of memory in use are negative if more was freed than allocated.
     ///
     /// # Errors
-    /// [`Error::Refused`] if jemalloc cannot write the dump.
+    /// As [`Heap::now`].
     pub fn finish(self) -> Result<Profile<Address>, Error> {
         let after = dump(&STATE.lock())?;
         Ok(after.profile(self.view, Some(&self.before)))

@@ -37,8 +37,8 @@ pub use judge::is_contention;
 /// profile. None of their waits is in a profile.
 const PROFILERS: &str = "klad-profile";
 
-/// The number of entries of [`State::last_ended`] above which a drain of the ring removes entries: those of all threads
-/// whose slot no longer shows the remembered wait. At most as many stay as there are slots.
+/// If [`State::last_ended`] has more entries, the next drain of the ring removes the entry of each thread whose slot no
+/// longer shows the remembered wait. So at most as many entries stay as there are slots.
 const REMEMBERED_MAX: usize = 4096;
 
 /// A lock profile that is being taken. Dropping it ends it. Any number can be taken at a time, with the same

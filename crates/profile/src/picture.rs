@@ -24,7 +24,7 @@ pub fn flame_graph(profile: &Profile<Name>) -> String {
 }
 
 /// Returns the flame graph of a profile as an SVG. Its subtitle has the facts that fit in a line, and a comment in the
-/// file has all of them.
+/// file has all of them. Without samples, the SVG shows the title and all facts as text.
 #[must_use]
 pub fn svg(profile: &Profile<Name>) -> String {
     drawn(profile).unwrap_or_else(|| empty_svg(&profile.title, &facts_line(profile)))

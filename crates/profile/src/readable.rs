@@ -109,7 +109,7 @@ fn is_word(text: &str) -> bool {
 fn cpp(symbol: &str) -> Option<String> {
     // The suffix marks a copy for one caller, or the cold part.
     let plain = symbol.split_once('.').map_or(symbol, |(plain, _)| plain);
-    // Without the prefix, types would also be demangled: `f` would become `float`.
+    // Without this check, names of other functions would be demangled as types: `f` would become `float`.
     let parsed = plain.starts_with("_Z").then(|| cpp_demangle::Symbol::new(plain).ok())??;
     let name = parsed.demangle_with_options(&DemangleOptions::new().no_params().no_return_type()).ok()?;
     let name = without_noise(&name);

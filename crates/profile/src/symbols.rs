@@ -55,7 +55,7 @@ struct Table {
     segments: Vec<(u64, u64, u64)>,
     /// Sorted by `start`, one for each address.
     functions: Vec<Function>,
-    /// All mangled names, concatenated.
+    /// All names as in the symbol table, concatenated.
     names: String,
 }
 
@@ -149,7 +149,7 @@ impl Symbols {
     }
 }
 
-/// Sums the samples with equal stacks.
+/// Sums the samples with equal threads and stacks.
 fn merge(samples: impl Iterator<Item = Sample<Name>>) -> Vec<Sample<Name>> {
     let mut merged: Vec<Sample<Name>> = Vec::new();
     let mut places: HashMap<(String, Vec<Name>), usize> = HashMap::new();

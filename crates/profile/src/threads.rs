@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_millis(80);
 /// The interval at which answers are read.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Each time after this many reads of the answers, klad asks the threads again that have not answered. This is needed
-/// because a thread can have only one pending SIGPROF: if one from a CPU profile is pending, the request is lost.
+/// Each time klad has read the answers this many times, it asks again those threads that have not answered. A thread
+/// can have only one pending SIGPROF, so a request is lost if one from a CPU profile is pending.
 const LOOKS_BEFORE_ASKING_AGAIN: u32 = 20;
 
 /// The number of threads that are asked at a time, so that their answers fit into the ring.

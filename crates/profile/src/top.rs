@@ -107,10 +107,9 @@ impl Profile<Name> {
         Ok(())
     }
 
-    /// Returns the changes from this profile to `after`, those with the largest change of a function's own cost first,
-    /// whether more or less. Functions without a change are left out.
-    /// With `normalize`, this profile's values are scaled to the sum of `after`, so that a longer run does not look
-    /// slower.
+    /// Returns the changes from this profile to `after`. They are sorted by the size of the change of a function's own
+    /// cost, the largest first. Functions without a change are left out. With `normalize`, this profile's values are
+    /// scaled to the sum of `after`, so that a longer run does not look slower.
     #[must_use]
     pub fn changes(&self, after: &Profile<Name>, normalize: bool) -> Vec<Change> {
         let (from, to) = self.scale(after, normalize);

@@ -8,9 +8,8 @@ use std::hash::Hash;
 use crate::Address;
 
 /// The most memory for the different stacks of one profile, bytes. The values of further stacks are only added to
-/// [`Totals::beyond`].
-/// A stack takes 0.1 to 1.1 KiB, by its depth, so at least 14,000 fit. A server under mixed load shows two or three
-/// thousand.
+/// [`Totals::beyond`]. A stack takes 0.1 to 1.1 KiB, by its depth, so at least 14,000 fit. A server under mixed load
+/// shows two or three thousand.
 pub const STACKS_BYTES_MAX: usize = 16 << 20;
 
 /// The thread, the kind of event and the stack.

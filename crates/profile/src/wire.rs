@@ -84,7 +84,7 @@ pub(super) struct Mapping {
     pub(super) has_functions: bool,
 }
 
-/// An address, and the functions at it: the last one was called, the others are inlined into it.
+/// An address, and the functions at it, the innermost first. The last one was called, the others are inlined into it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Location {
     #[prost(uint64, tag = "1")]

@@ -59,7 +59,7 @@ pub const PLAIN_HEADERS_MAX: usize = 32;
 pub const HYPER_REQUESTS_MIN: u32 = 16;
 
 /// The maximum of pipelined requests that the fast path answers before the worker continues with its other connections.
-/// So many GETs from memory take about 0.1 ms.
+/// That many GETs from memory take about 0.1 ms.
 pub const PIPELINE_REQUESTS_MAX: usize = 128;
 
 /// A read of storage on the worker counts as this many requests towards [`PIPELINE_REQUESTS_MAX`].
@@ -150,11 +150,11 @@ pub const STORAGE_THREADS: u64 = 4;
 /// The maximum of entries that one scan step returns.
 pub const SCAN_STEP_ENTRIES_MAX: usize = 256;
 
-/// The maximum of writes in one batch. It is a quarter of the default `--operations-max`, so that under the heaviest
-/// load klad answers the first writes of a burst well before the last ones.
+/// The maximum of writes in one group commit. It is a quarter of the default `--operations-max`, so that under the
+/// heaviest load klad answers the first writes of a burst well before the last ones.
 pub const COMMIT_WRITES_MAX: usize = 1_024;
 
-/// A worker writes the `async` writes of one loop iteration itself if their keys and values have at most this many
+/// A worker writes the `async` writes of one loop iteration itself only if their keys and values have at most this many
 /// bytes together. A larger batch would delay the worker's other connections. At 1 GB/s, 256 KiB take a quarter of a
 /// millisecond.
 pub const ITERATION_COMMIT_BYTES_MAX: usize = 256 << 10;
@@ -187,27 +187,29 @@ pub const QUEUE_TARGET: Duration = Duration::from_millis(5);
 pub const QUEUE_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Default of `--iteration-max`. A loop iteration is one pass of a worker over all tasks that are ready, and a request
-/// may wait for a whole iteration. After an iteration that is longer than this, if clients are impatient, the worker's
-/// gate closes: each iteration then admits only as many requests as the worker serves in [`ITERATION_TARGET`]. 50 ms are
+/// may wait for a whole iteration. If clients are impatient, the worker's gate closes after an iteration that is longer
+/// than this. Each iteration then admits only as many requests as the worker serves in [`ITERATION_TARGET`]. 50 ms are
 /// about 4,000 requests of 12 µs on one core, and a fifth of the 250 ms that an impatient client waits.
 pub const ITERATION_MAX: Duration = Duration::from_millis(50);
 
-/// While the gate is closed, it admits as many requests in each loop iteration as the worker serves in this time. If
-/// clients are impatient, a worker whose iterations take longer than this gets few new connections. Measured on a fifth
-/// of a core, one run each, with targets of 5, 10 and 20 ms: under a load of twice the capacity, klad served 93, 82 and
-/// 86 % of the capacity; under a load of five times the capacity, it served 99, 90 and 78 %.
+/// While the gate is closed, it admits as many requests in each loop iteration as the worker serves in this time. A
+/// worker is strained while its gate is closed and, if clients are impatient, after an iteration that is longer than
+/// this. A strained worker gets new connections only if all workers are strained. Measured on a fifth of a core, one
+/// run each, with targets of 5, 10 and 20 ms: under a load of twice the capacity, klad served 93, 82 and 86 % of the
+/// capacity; under a load of five times the capacity, it served 99, 90 and 78 %.
 pub const ITERATION_TARGET: Duration = Duration::from_millis(5);
 
 /// A loop iteration with fewer requests than this is no sign of load, however long it takes. Such an iteration does not
-/// close the worker's gate, and the worker gets new connections as before.
+/// close the worker's gate, and does not make the worker strained (see [`ITERATION_TARGET`]).
 pub const ITERATION_REQUESTS_MIN: u32 = 32;
 
 /// While the gate is closed, klad admits requests that have waited for this long and the newest requests alternately.
 /// Less patient clients have left after this time.
 pub const REQUEST_AGED: Duration = Duration::from_secs(1);
 
-/// While all gates are closed, the acceptor checks this often whether one has opened. It is also the acceptor's pause
-/// between batches of connections when it limits its rate, and between checks for new connections while klad stops.
+/// While all gates are closed, the acceptor checks this often whether one has opened. While klad stops, the acceptor
+/// checks this often for new connections. While the acceptor limits its rate, this is its shortest pause between two
+/// batches of connections.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
 
 /// The lowest rate limit of the acceptor, connections a second. While the gates of all workers are closed, the acceptor
@@ -217,8 +219,8 @@ pub const ACCEPTS_MIN: u32 = 8;
 /// When the acceptor has doubled its rate limit up to this many connections a second, it removes the limit.
 pub const ACCEPTS_MAX: u32 = 32_768;
 
-/// The first rate limit of the acceptor, connections a second, after the loop iterations of all workers have become too
-/// long. The acceptor then halves or doubles the limit.
+/// The first rate limit of the acceptor, connections a second. The acceptor sets this limit when all workers are
+/// strained (see [`ITERATION_TARGET`]). From then on, it halves or doubles the limit every [`ACCEPT_STEP`].
 pub const ACCEPTS_CAUTIOUS: u32 = 256;
 
 /// How often the acceptor halves or doubles its rate limit. After an overload, the way from the lowest limit to no
@@ -243,8 +245,9 @@ pub const SMALL_BODY_BYTES: u64 = 4 << 10;
 /// is 16 MiB: 4,096 small bodies, as many as the default number of operation slots.
 pub const SMALL_BODY_BUDGET_PARTS: u64 = 8;
 
-/// Default of `--body-rate-min`, bytes a second. klad ends a request with a lower average rate, if its client sends a
-/// body for longer than `--body-timeout`, or makes klad wait during an answer for longer than `--write-timeout`. A
+/// Default of `--body-rate-min`: the lowest average rate of a request's body and of an answer, bytes a second. klad
+/// answers 408 if a body takes longer than `--body-timeout` and its rate is lower. klad closes the connection if all
+/// waits for the client during an answer together exceed `--write-timeout` and the rate over these waits is lower. A
 /// modem of 1995 is three times as fast. nginx has no such limit; Apache's `mod_reqtimeout` requires 500.
 pub const BODY_RATE_BYTES_MIN: u64 = 1 << 10;
 
@@ -331,15 +334,16 @@ pub const NOT_SENT_BYTES_MAX: u32 = 128 << 10;
 /// the memory.
 pub const OVERSIZED_BYTES: usize = 1 << 20;
 
-/// How often a range that waits for body budget tries again.
+/// How often a range, scan or change feed that waits for body budget tries again.
 pub const BODY_BUDGET_RETRY: Duration = Duration::from_millis(10);
 
-/// How long a range waits for budget for a large entry. After this time, klad answers 503 if the first step of the
-/// range waits, and ends the response early if a later step waits.
+/// How long a range or scan waits for body budget for a large entry, and a change feed for its next changes. After this
+/// time, klad answers 503 if it has not begun the response, and otherwise ends the response early.
 pub const BODY_BUDGET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long an admin connection may live. After this time klad gives the request in progress as much time again, and
-/// then closes the connection. Admin answers are small, and a client that reads nothing must not keep its place.
+/// How long an admin connection may live. A profile extends this time, and so does an answer of the console while its
+/// client takes bytes. After this time klad gives the request in progress as much time again, and then closes the
+/// connection. Other admin answers are small, and a client that reads nothing must not keep its place.
 pub const ADMIN_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum of bytes of log lines that wait until stderr takes them. klad drops and counts lines beyond that. 1 MiB
@@ -387,8 +391,7 @@ pub const SLOWEST_WINDOW: Duration = Duration::from_secs(10);
 pub const SLOWEST_WINDOWS: usize = 6;
 
 /// The number of slow requests that each worker keeps for each op and window: enough to see a pattern. A slower request
-/// replaces the fastest kept request. At about 500 bytes each, all kept requests of a worker take at most a third of a
-/// MiB.
+/// replaces the fastest kept request. At about 500 bytes each, all kept requests of a worker take at most half a MiB.
 pub const SLOWEST_KEPT: usize = 16;
 
 /// The number of requests that `/debug/slow` shows by default.
@@ -409,8 +412,8 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Default of `--async-sync-interval`: how often klad syncs `async` writes.
 pub const ASYNC_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When klad stops, it waits for at most this long until an engine across a network has answered all operations. Some
-/// answers may be lost.
+/// When klad stops, operations may still wait for answers of an engine across a network. klad waits for these answers
+/// for at most this long, because the network may have lost some of them. Then klad stops without them.
 pub const LATE_ANSWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The smallest `--memory`, bytes, with which klad uses transparent huge pages. They cost about 25 MiB, a twentieth of
@@ -436,14 +439,14 @@ pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
 /// Default of `--drain-timeout`: how long requests in flight may take to finish when klad stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// While klad stops, it waits this long for the next byte of a head or a body, and for the client to take the next byte
-/// of an answer. After this time, klad answers 408 or closes the connection. This is longer than the time after which a
-/// client's kernel repeats a lost segment (200 ms and more).
+/// While klad stops, it waits this long for the rest of a TLS handshake or head, for the next byte of a body, and for
+/// the client to take the next byte of an answer. After this time, klad answers 408 or closes the connection. This is
+/// longer than the time after which a client's kernel repeats a lost segment (200 ms and more).
 pub const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// While klad stops, it keeps a connection without a request for this long. If the client sends a request in this time,
-/// klad answers it with `Connection: close`. After such an answer, klad waits for the same time until the client closes
-/// the connection. This is longer than any network round trip.
+/// While klad stops, it closes a connection that has had no request for this long since the stop began. klad still
+/// answers a request that arrives in this time, with `Connection: close`. After this answer, klad waits for at most the
+/// same time until the client closes the connection. This is longer than most network round trips.
 pub const DRAIN_IDLE_PATIENCE: Duration = Duration::from_millis(300);
 
 /// While klad stops, it still accepts for this long the connections that clients have begun to open, because the last

@@ -61,13 +61,15 @@ label! {
     Outcome {
         /// The request was carried out.
         Ok = "ok",
-        /// The key does not exist.
+        /// 404: the key has no value, or `/v1` has nothing at the path. Nothing has happened.
         NotFound = "not_found",
-        /// 4xx: the request is wrong, or its client was too slow. Nothing has happened.
+        /// Another 4xx: the request is wrong, its condition does not hold, or its client was too slow. Nothing has
+        /// happened.
         ClientError = "client_error",
         /// 503 and 507: klad rejected the request for now. Nothing has happened.
         Refused = "refused",
-        /// 504: the deadline passed before the operation began. Nothing has happened.
+        /// 504: the deadline passed before the operation began, and nothing has happened. Or too few copies answered
+        /// (`not-enough-replicas`), and a write may have taken effect.
         Deadline = "deadline",
         /// 500, another 5xx, or a range that ended early because of an error.
         Error = "error",
@@ -86,7 +88,7 @@ label! {
         Queue = "queue",
         /// In storage, without the sync.
         Engine = "engine",
-        /// Waits for the log write with sync, which all writes of a batch share.
+        /// Waits for the log write with sync, which all writes of a group commit share.
         Sync = "sync",
         /// Waits for the client to take the answer.
         Write = "write",
@@ -193,7 +195,7 @@ impl WorkerRequests {
         }
     }
 
-    /// Counts a rejection. `reason` is the code in the answer's problem document.
+    /// Counts an error of a request. `reason` is the code in the answer's problem document.
     pub fn rejected(&self, reason: &str) {
         let index = self.reasons.iter().position(|known| *known == reason).unwrap_or(REASONS_MAX);
         self.rejected[index].add_owned(1);
@@ -227,6 +229,9 @@ pub struct Requests {
 
 /// The reason for rejecting a connection before it has a worker.
 const TOO_MANY_CONNECTIONS: &str = "too-many-connections";
+
+/// The code in an answer to a request whose deadline passed before its operation began.
+const DEADLINE_PASSED: &str = "deadline-passed";
 
 impl Requests {
     /// Creates the counters of `workers` workers; `reasons` are the known reasons for a rejection.
@@ -323,9 +328,9 @@ impl Requests {
             "Requests that took --slow-request or longer, except change feeds.",
             slow,
         );
-        let late = self.sum(|worker| {
-            worker.ended.iter().map(|outcomes| outcomes[Outcome::Deadline as usize].snapshot().count()).sum()
-        });
+        // Not the outcome `deadline`: it also has the requests that too few copies have answered.
+        let passed = self.reasons.iter().position(|reason| *reason == DEADLINE_PASSED);
+        let late = passed.map_or(0, |index| self.sum(|worker| worker.rejected[index].get()));
         page.counter(
             "klad_deadline_dropped_total",
             "Requests whose deadline passed before their operation began.",

@@ -21,7 +21,7 @@ pub struct Delayed {
 }
 
 impl Delayed {
-    /// Wraps `inner`. Sleeps for `delay` before one in `every` calls (at least 1) that may wait for a disk.
+    /// Wraps `inner`. Sleeps for `delay` before one in `every` operations, commits and syncs. `every` is at least 1.
     #[must_use]
     pub fn new(inner: Arc<dyn Engine>, delay: Duration, every: u64) -> Delayed {
         Delayed { inner, delay, every, calls: AtomicU64::new(0) }

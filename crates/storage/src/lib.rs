@@ -174,8 +174,9 @@ impl Capabilities {
 
 /// A store of keys and values, ordered by the bytes of the keys.
 ///
-/// An acknowledged write has three guarantees. A read of the key that starts later sees this write or a later one. The
-/// write has the durability that the outcome names. Each of its changes has a version that no other change has.
+/// An acknowledged write has three guarantees. A read of the key that starts later sees this write or a later one. With
+/// several copies, this holds only if the read asks a copy that has the write. The write has the durability that the
+/// outcome names. Each of its changes has a version that no other change has.
 pub trait Engine: Send + Sync + 'static {
     /// The engine's name as `--engine` takes it.
     fn name(&self) -> &'static str;
@@ -220,14 +221,16 @@ pub trait Engine: Send + Sync + 'static {
     /// Checks whether the engine currently takes writes of this kind. klad calls this before it reads a request body.
     ///
     /// # Errors
-    /// The reason why the engine takes no such writes: `NoSpace`, `MemoryFull`, `Stalled` or `WritesStopped`.
+    /// The reason why the engine takes no such writes: `NoSpace`, `MemoryFull`, `Stalled`, `WritesStopped` or
+    /// `NotEnoughReplicas`.
     fn writable(&self, change: ChangeKind) -> std::result::Result<(), Error>;
 
-    /// Limits the engine's caches to `bytes`. Entries beyond the new limit are evicted gradually.
+    /// Limits the engine's caches to `bytes`, if the engine can change their size. The memory engine has no cache, and
+    /// limits its data instead.
     fn set_cache_bytes(&self, bytes: u64);
 
-    /// The readiness checks with their current state. Never waits. All checks pass exactly when [`Engine::writable`]
-    /// accepts a put.
+    /// The readiness checks with their current state. Never waits. If all checks pass, [`Engine::writable`] accepts a
+    /// put.
     fn checks(&self) -> Vec<Check> {
         vec![Check::of("storage", self.writable(ChangeKind::Put))]
     }
@@ -268,11 +271,11 @@ pub trait LocalDisk: Engine {
     fn set_disk_reserve(&self, bytes: u64);
 
     /// Creates the data directory `target` with every write that was acknowledged before the call. The checkpoint is
-    /// durable on return. After an error or a crash `target` does not exist. A checkpoint may take long. Only one runs
-    /// at a time, and operations continue.
+    /// durable on return. After a crash, `target` is complete or does not exist. A checkpoint may take long. Only one
+    /// runs at a time, and operations continue.
     ///
     /// # Errors
-    /// [`maintenance::Error`]. Then nothing was created.
+    /// [`maintenance::Error`]. Then nothing was created, unless only the sync of the parent directory failed.
     fn checkpoint(&self, _target: &Path) -> std::result::Result<maintenance::Checkpoint, maintenance::Error> {
         Err(maintenance::Error::NotSupported { engine: self.name(), what: "checkpoints" })
     }

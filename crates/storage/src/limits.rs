@@ -6,8 +6,8 @@ use std::time::Duration;
 /// larger value. At 6 GB/s, copying 64 KiB takes 11 µs, which is the cost of a whole request.
 pub const CACHED_VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// The largest `--key-max`, bytes, so no key is longer. The percent-encoded key must fit into a request line, which the
-/// `http` crate limits to 65,534 bytes.
+/// The largest `--key-max`, bytes, so no key is longer. The percent-encoded key must fit into a request's URI, which
+/// the `http` crate limits to 65,534 bytes.
 pub const KEY_BYTES_CEILING: usize = 16 << 10;
 
 /// The maximum size of the keys and values of one scan step, bytes. A larger entry is a step by itself.
@@ -17,7 +17,7 @@ pub const SCAN_STEP_BYTES_MAX: usize = 64 << 10;
 pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 
 /// The number of memtables: one that is being filled, [`MEMTABLES_A_FLUSH`] that are being flushed, and four spare
-/// ones. Writes must wait when all are full.
+/// ones. RocksDB delays writes when all but one are full, and stops writes when all are full.
 pub const MEMTABLES: u64 = 8;
 
 /// The number of memtables that one flush merges into one file of level 0.
@@ -46,8 +46,8 @@ pub const SLOW_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// 2^64 versions suffice for 2^24 such jumps.
 pub const CHECKPOINT_VERSIONS_AHEAD: u64 = 1 << 40;
 
-/// A full compaction compacts at least this many bytes of tables in one piece. A cancelled compaction stops at the end
-/// of the current piece, which takes some seconds on a disk of 100 MB/s.
+/// A full compaction compacts at least this many bytes of tables in each piece except the last. A cancelled compaction
+/// stops at the end of the current piece, which takes some seconds on a disk of 100 MB/s.
 pub const COMPACTION_PIECE_BYTES: u64 = 256 << 20;
 
 /// klad rejects a full compaction if the free space beyond the reserve is smaller than this and smaller than the total
@@ -59,10 +59,11 @@ pub const COMPACTION_ROOM_BYTES: u64 = 2 << 30;
 /// without it. Reading 1 MiB of small entries takes about 20 ms.
 pub const LOG_BYTES_READ_TWICE: u64 = 1 << 20;
 
-/// The number of findings that `klad check` prints. It counts the rest.
+/// The maximum number of findings that `klad check` prints. It only counts further ones.
 pub const CHECK_FINDINGS_MAX: usize = 20;
 
-/// The size of block cache and memtables together in `klad check` and `klad compact`, bytes.
+/// The size of block cache and memtables together, bytes, in commands that open a data directory without a server, such
+/// as `klad check` and `klad compact`.
 pub const OFFLINE_CACHE_BYTES: u64 = 128 << 20;
 
 /// With RocksDB, a scan step passes at most this many removed entries in a row, then it tries a smaller range. Passing
@@ -78,14 +79,15 @@ pub const SCAN_REACH_MAX: u32 = 8 * 256;
 /// and the scan continues behind these entries. Only the search for a first bound may pass some more entries.
 pub const PASSED_PER_STEP_MAX: u64 = 8 * REMOVED_PER_ATTEMPT_MAX;
 
-/// A scan step also ends after this time, because a slow disk may take much longer for [`PASSED_PER_STEP_MAX`] entries.
+/// A scan step that has to try smaller ranges also ends at the end of one of them once this time has passed, because a
+/// slow disk may take much longer for [`PASSED_PER_STEP_MAX`] entries.
 pub const SCAN_STEP_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// RocksDB rewrites a table of this age, so that expired entries leave the disk even if nothing is written.
 pub const EXPIRED_KEPT_MAX: Duration = Duration::from_hours(24 * 7);
 
-/// One step of a change feed reads this many bytes of the log, and at most one batch more. At 1 GB/s this takes a
-/// millisecond.
+/// The maximum number of bytes of the log that one step of a change feed reads. Only the last batch of the step may
+/// reach beyond this limit. At 1 GB/s, reading this many bytes takes a millisecond.
 pub const CHANGES_LOG_BYTES_PER_STEP: u64 = 1 << 20;
 
 /// The default of `--changes-bytes`, bytes. This is enough for a million changes of 250 bytes.
@@ -100,5 +102,6 @@ pub const TABLE_BYTES: u64 = 32 << 20;
 /// The maximum number of threads that write the tables of a bulk load. More threads would be faster than the disk.
 pub const LOAD_THREADS_MAX: usize = 8;
 
-/// The minimum number of entries per thread of a bulk load. Writing this many entries takes about 10 ms.
+/// The minimum number of entries that each thread of a bulk load writes. Only the last thread may have fewer. So a
+/// small load uses fewer threads. Writing this many entries takes about 10 ms.
 pub const LOAD_PART_ENTRIES_MIN: usize = 64 << 10;

@@ -92,7 +92,7 @@ pub enum Error {
         /// The directory of the checkpoints.
         path: PathBuf,
     },
-    /// The new checkpoint lacks a file. klad deleted it.
+    /// The new checkpoint lacks a file, so klad deleted the checkpoint.
     #[error("the checkpoint is not complete: {} is missing or cannot be read", path.display())]
     NotWhole {
         /// The missing file.

@@ -131,13 +131,14 @@ pub enum Operation {
     Scan(Box<ScanStep>),
     /// Changes keys. Ends with [`Outcome::Written`] or [`Outcome::Failed`].
     Write(Write),
-    /// Removes all keys of a range in one commit. Ends with [`Outcome::Written`].
+    /// Removes all keys of a range, in one commit if the engine has a global order. Ends with [`Outcome::Written`].
     RemoveRange(RangeRemoval),
     /// Reads one step of the change feed. Ends with [`Outcome::Changes`]. Requires an engine with changes.
     Changes(ChangesStep),
 }
 
-/// A group of changes in one commit. Change `i` gets the version of the first change plus `i`.
+/// A group of changes. An engine with a global order commits them together, and change `i` gets the version of the
+/// first change plus `i`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Write {
     /// The changes, at least one. More than one requires an engine with batches. Each change sees the changes before
@@ -147,8 +148,8 @@ pub struct Write {
     pub atomic: bool,
     /// The maximum total size of the values, with their metadata, that [`Effect::Read`] returns.
     pub read_bytes_max: usize,
-    /// The minimum durability of what the write stores: `Sync` or `Async`. A write that stores nothing does not wait
-    /// for a sync.
+    /// The minimum durability of what the write stores: `Sync` or `Async`. A write that stores nothing needs no
+    /// sync.
     pub durability: Durability,
     /// How many copies must answer.
     pub consistency: Consistency,
@@ -442,7 +443,7 @@ pub enum ChangeError {
     /// [`Effect::Add`] found a value that is not a decimal number.
     #[error("the value is not a decimal number of 64 bits")]
     NotANumber,
-    /// The value does not fit into what is left of `read_bytes_max`.
+    /// The value does not fit into what is left of `read_bytes_max`, or of the `bytes_max` of [`Operation::GetMany`].
     #[error("the values that were read before leave no space for this one")]
     NoRoom,
     /// The values whose expiry one write changes together have more than [`COMMIT_BYTES_MAX`] bytes.
@@ -473,8 +474,8 @@ pub enum Outcome {
         version: Version,
         /// The minimum durability of the write. It does not apply to a value that the write has only read.
         durability: Durability,
-        /// One result for each change. Empty if no change depends on the state of its key, because then all changes are
-        /// done.
+        /// One result for each change. May be empty if no change depends on the state of its key, because then all
+        /// changes are done.
         results: Vec<ChangeResult>,
     },
     /// An atomic write had no effect, because this change failed.
@@ -490,11 +491,11 @@ pub enum Outcome {
     Changes(ChangesPage),
 }
 
-/// The error of an operation that failed. After `Undetermined`, the operation may have had an effect; after any other
-/// error, it has had none. After `NotEnoughReplicas`, a write may still take effect, because a copy may have it.
+/// The error of an operation that failed. After `Undetermined` or `NotEnoughReplicas`, a write may have had an effect,
+/// or may still have one. After any other error, the operation has had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A limit was reached before the operation was started.
+    /// A limit was reached. The operation has had no effect.
     #[error("{what} (limit {limit})")]
     Overloaded {
         /// The limit in words.
@@ -510,7 +511,7 @@ pub enum Error {
     NotSupported {
         /// The engine.
         engine: &'static str,
-        /// The missing capability: `conditions`, `expiry`, `metadata`, `batches` or `range removals`.
+        /// What the engine does not support, for example `conditions`, or values above a size.
         what: &'static str,
     },
     /// The engine cannot remove so many keys in one commit. Nothing was removed.
@@ -579,7 +580,7 @@ pub enum Error {
         /// The cluster's message.
         why: String,
     },
-    /// Too few copies answered or are reachable.
+    /// Too few copies answered or are reachable. A write may be stored all the same.
     #[error("{answered} of the {asked} copies that must answer did")]
     NotEnoughReplicas {
         /// The number of copies that answered or are reachable.

@@ -1,8 +1,8 @@
-//! A Cassandra cluster of three nodes on this machine, which nearly all tests of one run share. `tools/cassandra/node.sh` runs
-//! a node, here as in `make cluster`.
+//! A Cassandra cluster of three nodes on this machine, which nearly all tests of one run share.
+//! `tools/cassandra/node.sh` runs a node, here as in `make cluster`.
 //!
-//! A test takes the cluster with [`whole`], together with others, or with [`alone`] if it harms nodes. When the run ends,
-//! in whatever way, a shell kills the nodes and removes their data.
+//! A test takes the cluster with [`whole`], together with others, or with [`alone`] if it harms nodes. When the run
+//! ends, in whatever way, a shell kills the nodes and removes their data.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -45,8 +45,8 @@ static CLUSTER: LazyLock<RwLock<Cluster>> =
 /// The read timeout of [`SETTINGS`].
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Hints would bring a copy what it has missed, and so hide reads that ask too few copies. The timeouts are for machines
-/// that are busy.
+/// Hints would bring a copy what it has missed, and so hide reads that ask too few copies. The timeouts are long enough
+/// for busy machines.
 const SETTINGS: &str = "hinted_handoff_enabled: false
 read_request_timeout: 10s
 write_request_timeout: 10s
@@ -221,7 +221,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a node has last logged of another one that it is up.
+    /// Whether `node` knows that `other` is up, by the last line of its log about that.
     fn sees(&self, node: usize, other: usize) -> bool {
         let other = format!("/{}:7000 ", self.address(other).ip());
         let log = self.log(node);
@@ -247,7 +247,7 @@ impl Cluster {
         std::fs::remove_file(self.node_directory(node).join("pid")).unwrap();
     }
 
-    /// Waits until the nodes that run know that `node` is down. Until then they keep writes for it for a while.
+    /// Waits until the nodes that run know that `node` is down. Until then they keep writes for `node` for a while.
     pub(crate) fn wait_until_missed(&self, node: usize) {
         let running = |other: &usize| self.nodes[*other].lock().unwrap().is_some();
         for other in (0..self.nodes.len()).filter(running) {

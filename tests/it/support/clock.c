@@ -1,6 +1,6 @@
 // A library that gives the wall clock of one process an offset: the number of nanoseconds in the file
-// $KLAD_TEST_CLOCK, 8 bytes in the machine's order, read at each call. The other clocks stay the real ones. It calls the
-// kernel directly, because an allocator may ask for the time before anything is initialised. See clock.rs.
+// $KLAD_TEST_CLOCK, 8 bytes in the machine's order, read at each call. The other clocks stay the real ones. The library
+// calls the kernel directly, because an allocator may ask for the time before anything is initialised. See clock.rs.
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -23,7 +23,7 @@ pub(crate) fn on_one_bucket(check: impl FnOnce(&Server, &mut Client)) {
     in_keyspace("conformance1", "1", &MADE, check);
 }
 
-/// One at a time: all use the same keyspaces, because a table takes memory of each node for as long as it runs.
+/// One at a time: all use the same keyspaces, because a table takes memory of each node for as long as the node runs.
 fn in_keyspace(keyspace: &str, buckets: &str, made: &Once, check: impl FnOnce(&Server, &mut Client)) {
     static TURN: Mutex<()> = Mutex::new(());
     if !cfg!(feature = "cassandra") {

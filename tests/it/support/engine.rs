@@ -132,7 +132,7 @@ pub(crate) enum Defect {
     ChecksConditionsOutside,
     /// One in ten additions is acknowledged and forgotten.
     ForgetsAdditions,
-    /// An atomic write that fails leaves the changes before the failure.
+    /// An atomic write that fails, but not at its first change, keeps all changes that do not fail.
     AppliesHalfABatch,
     /// Each change of a write is a commit of its own.
     SplitsBatches,
@@ -146,7 +146,7 @@ pub(crate) enum Defect {
     RepeatsAtBackwardSteps,
     /// A step without values says that they are empty.
     ForgetsSizes,
-    /// A counter that expires loses its expiry.
+    /// A counter that an addition creates has no attributes, and so no expiry.
     DropsAttributes,
 }
 

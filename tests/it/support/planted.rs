@@ -45,7 +45,7 @@ pub(crate) enum Defect {
     SyncsEachWrite,
     /// The end of a range is included in the range, unless it is read backwards.
     InclusiveEnd,
-    /// The first entry of each scan step except the first one is missing.
+    /// The first entry of each scan step is missing, except in the first step after the start.
     SkipsAtSteps,
     /// Each scan step reads the state at its own time.
     ForgetsSnapshots,
@@ -71,7 +71,7 @@ pub(crate) enum Defect {
     Panics,
     /// The engine does no maintenance between operations.
     SkipsMaintenance,
-    /// The third scan step fails. hyper has flushed the first ones by then.
+    /// All scan steps from the third one on fail. hyper has flushed the first ones by then.
     FailsInMidRange,
     /// The engine always returns its first observation.
     FrozenObservation,

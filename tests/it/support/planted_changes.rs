@@ -1,5 +1,5 @@
-//! Defective changes: a condition that is evaluated too early, an addition that is forgotten, a write that is done twice,
-//! and commits in two halves. `planted` calls this.
+//! Defective changes: a condition that is evaluated too early, an addition that is forgotten, a write that is done
+//! twice, and commits in two halves. `planted` calls this.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

@@ -39,8 +39,8 @@ fn block(language: &str) -> String {
     after.split("```").next().expect("an end").to_owned()
 }
 
-/// The parts of nginx's configuration that the document leaves to the system. One process, so that its end is the end of
-/// all.
+/// The parts of nginx's configuration that the document leaves to the system. nginx has one process, so that no other
+/// process survives it.
 const NGINX: &str = "daemon off;
 master_process off;
 pid nginx.pid;

@@ -162,7 +162,7 @@ fn follow(child: &mut Child) -> (Log, JoinHandle<()>, mpsc::Receiver<(SocketAddr
     let shared = log.clone();
     let reader = std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
-            // First the log: who gets the addresses finds this line in it.
+            // First the log, so that it has this line when the receiver gets the addresses.
             let mut log = shared.lock().unwrap();
             log.push_str(&line);
             log.push('\n');
@@ -185,8 +185,8 @@ pub(crate) fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     Some((field("listen")?, field("admin")?))
 }
 
-/// Keeps the address of a server that was killed, until it listens there again: no other bind gets it, and whoever
-/// connects is refused.
+/// Keeps the address of a server that was killed, until the server listens there again. Meanwhile no other program gets
+/// the address, and the kernel refuses connections to it.
 pub(crate) fn keep(address: SocketAddr) -> socket2::Socket {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_reuse_address(true).unwrap();

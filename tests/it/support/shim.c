@@ -1,7 +1,7 @@
 // A library between klad and the kernel for files that end in ".log" or ".jnl": RocksDB's write-ahead log and fjall's
-// journal. It holds, delays or fails their syncs and fails their writes. The file "mode" in $KLAD_TEST_SHIM selects
-// the action at each call. It appends a byte to the file "syncs" for each sync. Other modes hold the syncs of tables
-// (".sst") and of unfinished checkpoints. See shim.rs.
+// journal. It holds, delays or fails their syncs, and delays or fails their writes. The file "mode" in $KLAD_TEST_SHIM
+// selects the action at each call. It appends a byte to the file "syncs" for each sync. Other modes hold the syncs of
+// tables (".sst") and of unfinished checkpoints. See shim.rs.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

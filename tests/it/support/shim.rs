@@ -1,5 +1,5 @@
 //! A preloaded library between klad and the kernel. It delays or fails the syncs and writes of an engine's log, and
-//! can delay the syncs of RocksDB's tables. The test that uses it compiles it from `shim.c`.
+//! can delay the syncs of RocksDB's tables and of checkpoints. The test that uses it compiles it from `shim.c`.
 
 use std::path::PathBuf;
 

@@ -44,7 +44,7 @@ fn start_driver() -> Option<(Child, u16)> {
         driver.wait().expect("chromedriver has closed its output, so it ends");
         return None;
     };
-    // If nobody read them, its later lines would fill the pipe.
+    // This thread reads chromedriver's later lines, because unread lines would fill the pipe.
     std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
     Some((driver, port))
 }

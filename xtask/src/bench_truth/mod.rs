@@ -51,7 +51,8 @@ pub(crate) struct Args {
     /// How much longer a reported value may be at percentiles from 99 on, which depend on few requests.
     #[arg(long, value_name = "TIME", default_value = "5ms")]
     allowance_tail: humantime::Duration,
-    /// Number of tries if klad bench itself calls a run not valid, for example because the machine is busy.
+    /// Number of tries of a run that exceeds a bound and that klad bench itself calls not valid, for example because
+    /// the machine is busy.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     tries: u32,
 }
@@ -177,7 +178,7 @@ fn percentile(times: &[Nanos], hundredths: u16) -> Option<Nanos> {
 
 /// Compares the reported distribution with the true times, and prints both. `times` has lower and upper bounds of the
 /// true times. `allowed` is how much a reported value may exceed the upper bound, for percentiles below 99 and for
-/// those from 99 on. Without any percentile to compare, the verdict is not `Within`.
+/// those from 99 on. Without any percentile to compare, the verdict is `Exceeded`.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 ns, which are 104 days")]
 fn compare(name: &str, reported: &Distribution, times: &[Vec<Nanos>; 2], allowed: [Duration; 2]) -> Verdict {
     println!("  {name:<28}{:>14}{:>14}{:>14}", "reported µs", "true µs", "difference µs");

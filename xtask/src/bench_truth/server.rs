@@ -34,7 +34,8 @@ const SLOW: Nanos = SECOND / 20;
 pub(super) enum Script {
     /// Every answer takes 1 ms.
     Constant,
-    /// In the middle of the run the server answers no request for 1 s. Then it answers all requests that have arrived.
+    /// In the middle of the measured part the server answers no request for 1 s. Then it answers all requests that have
+    /// arrived.
     Freeze,
     /// One answer in a hundred takes 50 ms.
     Slow,

@@ -1,13 +1,13 @@
 //! The direct side: a load generator without HTTP sends the CQL requests that klad sends for a GET and a PUT of `/v0`.
 //!
 //! ```text
-//!   calling thread: sleeps until each intended start ─▶ thread klad-direct: runtime, driver ─▶ the nodes
-//!   results ◀──────────────────────────────────────────────┘
+//!   schedule thread: sleeps until each intended start ─▶ thread klad-direct: runtime, driver ─▶ the nodes
+//!   results ◀───────────────────────────────────────────────┘
 //! ```
 //!
 //! Change this file along with `crates/storage/src/cassandra`. Settings and statements are those of `session` there,
-//! the bucket of a key is that of `bucket`, and rows are copies of a row that klad wrote. The calling thread itself
-//! sleeps until each start, because tokio's timers have steps of 1 ms.
+//! the bucket of a key is that of `bucket`, and rows are copies of a row that klad wrote. For an open load, a thread of
+//! its own sleeps until each start, because tokio's timers have steps of 1 ms. A closed load needs no schedule.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -34,7 +34,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::nodes::DATACENTER;
 use super::{VALUE_BYTES, go_on};
 
-/// The same as klad's `--request-timeout`.
+/// The same as the default of klad's `--request-timeout`.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The same as klad's interval of keepalives.

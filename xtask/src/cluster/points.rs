@@ -21,7 +21,7 @@ const SHARE_MAX_PERCENT: f64 = 20.0;
 /// The most that klad may add to the median response time, milliseconds.
 const ADDED_MS_MAX: f64 = 0.3;
 
-/// How long a load may run beyond its length.
+/// How long a load may run beyond its length. [`Setup::bench`] kills it two minutes later.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 const KEYSPACE: &str = "points";

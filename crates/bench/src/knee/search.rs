@@ -92,8 +92,8 @@ struct Rate {
 }
 
 impl Rate {
-    /// Returns `true` if more runs were good than bad. A draw counts as bad, because a rate that klad promises must be
-    /// met by most runs.
+    /// Returns `true` if more runs were good than bad. A draw counts as bad, because most runs at a good rate must be
+    /// good.
     fn is_good(&self) -> bool {
         self.good > self.bad
     }

@@ -49,7 +49,8 @@ impl ContestedFigure {
         }
     }
 
-    /// Returns the indexes of the variants that have this figure, best first, and behind them those that cannot be judged.
+    /// Returns the indexes of the variants that have this figure, best first. Variants that cannot be judged are left
+    /// out if at least two others can be judged; otherwise they come last.
     /// If more than one can be judged, the others are left out.
     pub(super) fn order(&self, variants: &[VariantRuns]) -> Vec<usize> {
         let level = |index: usize| Some((index, self.level(&variants[index])?));

@@ -42,7 +42,7 @@ pub use published::{Agreement, PublishedFigure, PublishedOrder};
 pub use queue::{Frontier, QueuePoint};
 pub use standing::Standing;
 
-/// The share of CPU time that the hypervisor may take before a remark names it, percent.
+/// If the hypervisor took at least this share (percent) of the CPU time of a run, a remark says so.
 const STEAL_PERCENT: f64 = 1.0;
 
 /// The conclusion of an experiment.
@@ -66,7 +66,7 @@ pub struct StageConclusion {
     pub stage: String,
     /// The answer in one or two sentences: who is best by the figure that the scenario is about, and by which ratio.
     pub headline: String,
-    /// The variants that are not compared, and why, in one line; `null` if all are compared, or none is.
+    /// The variants that cannot be compared, and why, in one line; `null` if all can be compared, or none can.
     pub left_out: Option<String>,
     /// Sentences about the load and about single variants, made from the figures below.
     pub sentences: Vec<String>,
@@ -74,13 +74,14 @@ pub struct StageConclusion {
     pub pairs: Vec<String>,
     /// The figures of each variant.
     pub standings: Vec<Standing>,
-    /// Each variant that can be compared, with the first of them.
+    /// Each variant that can be compared, with the first of them. If fewer than two can be compared, each variant with
+    /// the first; then nothing is judged.
     pub comparisons: Vec<Comparison>,
     /// The variants in the order of the figure that the scenario is about; `null` for a single variant.
     pub answer: Option<Answer>,
     /// The best variant at p50, p99, p99.9, goodput and CPU time per served request.
     pub winners: Vec<Winner>,
-    /// The sizes of the queue, if the variants differ in that; otherwise `null`.
+    /// The sizes of the queue, if at least two variants with a known size were measured; otherwise `null`.
     pub queue: Option<Frontier>,
     /// Published figures beside those of this experiment.
     pub published: Vec<PublishedFigure>,
@@ -89,8 +90,8 @@ pub struct StageConclusion {
 }
 
 impl Conclusion {
-    /// Returns the text for a terminal: the remarks, the sentences of `across`, each stage, then the answer of all
-    /// stages. It ends with a line feed.
+    /// Returns the text for a terminal: the remarks, the sentences of `across`, each stage, then, unless there is
+    /// exactly one stage, the answer of all stages. It ends with a line feed.
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = self.remarks.clone();

@@ -63,7 +63,8 @@ fn headline(standings: &[Standing], able: &[usize], winner: Option<&Winner>, ans
     }
 }
 
-/// Returns a line with the variants that are not compared and the reasons; `None` if all are compared, or none is.
+/// Returns a line with the variants that cannot be compared and the reasons; `None` if all can be compared, or none
+/// can.
 fn left_out(result: &LabResult, stage: &StageResult, variants: &[VariantRuns]) -> Option<String> {
     let reason = |one: &VariantRuns| {
         let why = one.why_not_judged()?;

@@ -9,8 +9,7 @@
 //! ```
 //!
 //! The report judges nothing; `conclusion` does. It begins with the question and the answer; what was left out of the
-//! comparison stands below the answer. Called by
-//! `klad lab run` and `klad lab report`.
+//! comparison stands below the answer. Called by `klad lab run` and `klad lab report`.
 
 mod page;
 

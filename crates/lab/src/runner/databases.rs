@@ -1,5 +1,6 @@
-//! The databases of an experiment. One is filled for each engine, compression and program. All runs read it, or each
-//! gets a copy. Servers of the engine `memory` and peers are filled before each run. Other runs start empty. Called by
+//! The databases of an experiment. The lab fills one database for each engine, compression and program. The stage says
+//! whether all runs read this database, each run gets a copy of it, or each run starts with an empty one. Servers of
+//! the engine `memory` and peers have no such database: the lab fills them before each run that needs data. Called by
 //! `runner`.
 
 use std::fs::File;
@@ -20,7 +21,8 @@ use klad_bench::interrupt;
 /// The longest load or compaction of filled data.
 const COMMAND_MAX: Duration = Duration::from_hours(2);
 
-/// The exit codes of `klad import --into` if the engine has no bulk loads, and if there is no engine on a disk.
+/// The exit codes of `klad import --into` if the engine has no bulk loads, and if the program has no engine that stores
+/// data on a disk.
 const WRONG_USAGE: i32 = 2;
 const OTHER_ENGINE: i32 = 66;
 
@@ -101,7 +103,7 @@ impl Experiment {
         variant.peer.is_some() || value_of(&self.result.scenario.options_of(variant), "--engine") == Some("memory")
     }
 
-    /// PUTs all keys. The load's result is written into `runs/fill-{name}.json`.
+    /// Stores all keys through the server. The load's result is written into `runs/fill-{name}.json`.
     pub(super) fn fill(&self, server: &RunningServer, name: &str, connections: usize) -> anyhow::Result<()> {
         let file = self.out.join(format!("runs/fill-{name}.json"));
         load::fill(&self.program, &self.data, server, connections, &file, &self.watch)

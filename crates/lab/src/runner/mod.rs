@@ -45,8 +45,8 @@ const FEW_CONNECTIONS: usize = 4;
 /// A server with a resident set above this many bytes leaves the kernel work after its end; see [`SETTLING_TIME`].
 const LARGE_BYTES: u64 = 128 << 20;
 
-/// The time between the end of a server and the next load, from the first large server on, so that all later runs
-/// have the same conditions. Linux reports freed memory to the hypervisor two and four seconds later
+/// The least time between the end of a server and the next load, from the first large server on, so that all later
+/// runs have the same conditions. Linux reports freed memory to the hypervisor two and four seconds later
 /// (`mm/page_reporting.c`, `PAGE_REPORTING_DELAY`), which delays a load tester.
 const SETTLING_TIME: Duration = Duration::from_secs(5);
 
@@ -163,7 +163,7 @@ impl Experiment {
     /// returned.
     ///
     /// # Errors
-    /// When `lab.json` cannot be written.
+    /// When `lab.json` cannot be written at the end.
     pub(super) fn run(mut self) -> anyhow::Result<LabResult> {
         let stages = self.result.scenario.stages.clone();
         self.steps.of = stages.iter().map(|stage| self.steps_of(stage)).sum();
@@ -249,7 +249,7 @@ impl Experiment {
         }
     }
 
-    /// Makes a run. `None`: it failed, which was noted, or the experiment was interrupted.
+    /// Makes a run. Returns `None` if the run failed, which is noted, or if the experiment was interrupted.
     fn observe(&mut self, plan: &StagePlan, variant: &Variant, repeat: usize) -> Option<LabRun> {
         let what = format!("run {repeat}");
         let (run, missing) = self.step(plan, variant, &what, |experiment, server| {
@@ -263,14 +263,15 @@ impl Experiment {
         Some(run)
     }
 
-    /// Returns a path relative to the report's directory, in the directory of the stage, which is made.
+    /// Returns the path of a file in the directory of the stage, relative to the report's directory. Makes the
+    /// directory of the stage.
     fn file(&self, directory: &str, plan: &StagePlan, name: &str) -> anyhow::Result<String> {
         let directory = format!("{directory}/{}", plan.name);
         std::fs::create_dir_all(self.out.join(&directory)).with_context(|| format!("cannot make {directory}"))?;
         Ok(format!("{directory}/{name}"))
     }
 
-    /// Takes a profile. `None`: it failed, which was noted, or the experiment was interrupted.
+    /// Takes a profile. Returns `None` if that failed, which is noted, or if the experiment was interrupted.
     fn profile(&mut self, plan: &StagePlan, variant: &Variant, kind: ProfileKind) -> Option<TakenProfile> {
         self.step(plan, variant, &format!("profile {}", kind.name()), |experiment, server| {
             let file = experiment.file("profiles", plan, &format!("{}-{}.pb.gz", variant.name, kind.name()))?;
@@ -280,8 +281,8 @@ impl Experiment {
         })
     }
 
-    /// Does a run or a profile, and reports progress. `None`: it failed, which was noted, or the experiment was
-    /// interrupted.
+    /// Does a run or a profile, and reports progress. Returns `None` if that failed, which is noted, or if the
+    /// experiment was interrupted.
     fn step<T>(
         &mut self,
         plan: &StagePlan,
@@ -492,7 +493,8 @@ fn describe(steal_percent: Option<f64>) -> Machine {
     machine::describe(std::thread::available_parallelism().map_or(1, usize::from), steal_percent)
 }
 
-/// Returns the value that `options` has for the option `name`, the last one if there are several.
+/// Returns the value that `options` has for the option `name`: that of the last `NAME=VALUE`, or, if there is none,
+/// that of the last `NAME VALUE`.
 fn value_of<'o>(options: &[&'o str], name: &str) -> Option<&'o str> {
     let pairs = options.windows(2).filter(|pair| pair[0] == name).map(|pair| pair[1]);
     let joined = options.iter().filter_map(|option| option.strip_prefix(name)?.strip_prefix('='));

@@ -10,7 +10,7 @@
 //!   DELETE /compact               202 the compaction ends when its current piece of tables is compacted
 //! ```
 //!
-//! `admin` calls this. Nothing here waits for a disk.
+//! `admin` calls this. A request may wait for its job, but the disk never blocks the admin thread.
 
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, LOCATION};

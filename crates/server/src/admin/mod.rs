@@ -1,5 +1,5 @@
 //! The admin listener: health, metrics, memory, configuration, profiles, and requests for maintenance. The listener has
-//! its own thread, and nothing here waits for storage, so that the listener answers even when the data plane does not.
+//! its own thread, which storage never blocks. So the listener answers even when the data plane does not.
 //!
 //! `server` creates [`Admin`]; `listener` calls it.
 

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A window is the time that a profile covers. Beginning and ending a window may take a while, and loading symbols
-//! reads files. So other threads do both, and the admin thread is never blocked. A window ends when its time is over,
-//! even if other profiles are still being written. If a client disconnects, its window ends too. `admin` calls this.
+//! reads files. So other threads do this work, and it does not block the admin thread. A window ends when its time is
+//! over, even if other profiles are still being written. If a client disconnects, its window ends too. `admin` calls
+//! this.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -108,8 +109,8 @@ impl Profiler {
 
     async fn profile(&self, kind: Kind, parameters: &Parameters, place: Place) -> Result<Response<Page>, ApiError> {
         let asked = parameters.clone();
-        // The new thread creates the `OpenWindow`. If the client leaves before that, the new thread waits for the
-        // window's end, and the admin thread does not.
+        // The new thread creates the `OpenWindow`. So if the client leaves before the admin thread gets the
+        // `OpenWindow`, its `drop` still ends the window on another thread.
         let its_place = place.clone();
         let window = on_thread(&place, move || Ok(OpenWindow::new(kind.start(&asked)?, &its_place))).await?;
         tokio::time::sleep(parameters.window(kind)).await;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A worker knows only its own connections. So at first every worker ends only very slow requests. If that does not
-//! free enough, workers end other slow requests too. Fast requests and new requests are never ended; if only they hold
+//! free enough, workers end other slow requests too. klad never ends fast requests or new requests. If only these hold
 //! budget, klad continues to reject requests. `worker` calls this.
 
 use std::cmp::Reverse;
@@ -19,8 +19,8 @@ use crate::execution::admission::BodyBudget;
 use crate::limits::{EVICTION_RATE_BYTES_MAX, EVICTION_RATE_FIRST_BYTES_MAX};
 
 /// Ends slow requests among `connections`, until the lacking bytes of `budget` are free. The slowest request ends
-/// first. Among requests with the same rate, klad first ends the one whose client it has waited for the longest. A
-/// client that takes nothing of its answer now has the rate 0.
+/// first. Among requests with the same rate, klad first ends the one whose client it has waited for the longest. While
+/// a client takes nothing of its answer, its rate is 0.
 pub(crate) fn end_slow_requests(connections: &Slab<Rc<Connection>>, budget: &BodyBudget) {
     let Some(shortage) = budget.take_shortage() else { return };
     let rate_max = if shortage.has_lasted() { EVICTION_RATE_BYTES_MAX } else { EVICTION_RATE_FIRST_BYTES_MAX };

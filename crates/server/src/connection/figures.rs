@@ -2,7 +2,8 @@
 //! the metrics page.
 //!
 //! Each figure has one writer, the acceptor's thread or a worker's thread. Only the number of a worker's connections
-//! has both writers. The admin thread reads the figures. `Server` creates them.
+//! has several writers: the acceptor, the worker, and the admin thread, which opens connections for the console. The
+//! admin thread reads the figures. `Server` creates them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

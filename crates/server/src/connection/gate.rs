@@ -58,8 +58,8 @@ pub struct Gate {
 #[derive(Debug, Default)]
 pub struct GateStatus {
     closed: AtomicBool,
-    /// Whether the gate was closed during the last loop iteration, or the iteration was longer than
-    /// [`ITERATION_TARGET`] and clients are impatient.
+    /// Whether the gate was closed during the last loop iteration, or the iteration had at least
+    /// [`ITERATION_REQUESTS_MIN`] requests and was longer than [`ITERATION_TARGET`] while clients were impatient.
     strained: AtomicBool,
     /// The number of connections that waited at the end of the last loop iteration.
     waiting: AtomicUsize,
@@ -174,7 +174,7 @@ impl Gate {
         self.quota.set(next_quota(self.quota.get(), iteration.length, iteration.requests));
         for _ in 0..self.quota.get() {
             let Some(waiter) = self.take_next() else {
-                // All admitted requests are served, and no other waits.
+                // No other connection waits.
                 self.set_closed(false);
                 return false;
             };

@@ -2,8 +2,9 @@
 //! its first byte on.
 //!
 //! klad answers requests that have arrived together (a pipeline) in one time slice, with one read and one write of the
-//! socket. A slice ends after a request that memory cannot answer, before a write, and after [`PIPELINE_REQUESTS_MAX`]
-//! requests. Then the worker serves the other connections. Consecutive writes become one write of storage
+//! socket. A slice ends after a request that the worker cannot answer at once, before a write that follows other
+//! requests of the slice, after [`PIPELINE_REQUESTS_MAX`] requests, and after [`RESPONSE_FRAME_BYTES_MAX`] bytes of
+//! answers. Then the worker serves the other connections. Consecutive writes become one write of storage
 //! ([`WriteRun`]).
 //!
 //! A connection that waits for a request has no buffer here. Each worker has one read buffer and one write buffer,
@@ -86,7 +87,7 @@ enum Next {
     Request,
     /// The connection ends after the answers.
     Close,
-    /// The last request of the slice has no answer yet, or a large answer.
+    /// The last request of the slice has no answer yet, or an answer that does not fit into the slice's write.
     Started(StartedRequest),
     /// The slice ends with these writes, which storage has not done yet.
     Writes(WriteRun),
@@ -172,7 +173,7 @@ impl Connection {
         sent.map_err(|_| End::Finished { by_error: true })
     }
 
-    /// Waits for requests, and begins those that are plain. Sends the answers that memory gives.
+    /// Waits for requests, and begins those that are plain. Sends the answers that the worker has at once.
     fn poll_slice(
         &self,
         worker: &Worker,
@@ -226,8 +227,9 @@ impl Connection {
         })
     }
 
-    /// Begins the plain requests of `bytes`, and writes the answers that memory gives to `out`. `more`: further bytes
-    /// have arrived. Returns the length of the requests that were begun, and what the connection must do next.
+    /// Begins the plain requests of `bytes`, and appends the answers that the worker has at once to `out`. `more`:
+    /// further bytes have arrived. Returns the length of the requests that were begun, and what the connection must do
+    /// next.
     fn begin_all(&self, worker: &Worker, bytes: &[u8], more: bool, out: &mut Vec<u8>) -> (usize, Next) {
         // Some clients send an empty line after a body (RFC 9112, 2.2). This line does not begin a request.
         let is_end = |at: usize| !more && bytes[at..].iter().all(|byte| b"\r\n".contains(byte));
@@ -235,8 +237,8 @@ impl Connection {
         while at < bytes.len() && begun < PIPELINE_REQUESTS_MAX && out.len() < RESPONSE_FRAME_BYTES_MAX {
             let Some(request) = plain::read(&bytes[at..], worker.head_bytes_max()) else { break };
             if request.writes() && !out.is_empty() {
-                // The earlier answers go out before the write begins, because a begun write holds memory while a client
-                // does not take those answers.
+                // klad sends the earlier answers before it begins the write. Otherwise the write would hold memory for
+                // as long as the client does not take those answers.
                 break;
             }
             if request.writes()

@@ -152,8 +152,8 @@ pub(crate) struct Worker {
     pub(crate) handshaker: Option<Handshaker>,
     pub(crate) gate: Rc<Gate>,
     pub(crate) observer: Rc<Observer>,
-    /// The worker's coarse clock: milliseconds since the worker's start, as of the last sweep. The clock stands still
-    /// while the worker does not run. Reading it costs nothing.
+    /// The worker's coarse clock, in milliseconds. Each sweep advances it, by at most [`SWEEP_COUNTS_MAX`], even if the
+    /// worker could not run for longer. Reading it costs nothing.
     pub(crate) now_ms: Rc<Cell<u64>>,
     /// When the coarse clock was last advanced.
     ticked: Cell<Instant>,

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! [`State`] holds the state; each method of [`Exchange`] reports an event or answers a question. A connection belongs
-//! to one worker thread, so nothing needs a lock. This module uses no sockets, and only types of HTTP. `http` and
-//! `connection` call it.
+//! to one worker thread, so nothing needs a lock. This module uses no sockets, and from hyper only the types of HTTP.
+//! `http` and `connection` call it.
 
 mod meter;
 mod verdict;
@@ -254,7 +254,7 @@ impl Exchange {
         self.state().body_unread
     }
 
-    /// An answer is about to be handed over to be written. May add headers to the answer.
+    /// klad is about to hand over an answer, which hyper or the fast path writes. May add headers to the answer.
     pub fn answers(&self, status: StatusCode, headers: &mut Option<Box<HeaderMap>>) {
         self.request().answers(&self.phases, status, headers);
     }
@@ -264,7 +264,7 @@ impl Exchange {
         self.change().body_permit_bytes = bytes;
     }
 
-    /// The whole answer was handed over to be written. The next request may arrive, or has begun to arrive.
+    /// klad has handed over the whole answer. The next request may arrive, or has begun to arrive.
     pub fn answered(&self) {
         let mut state = self.change();
         state.body_permit_bytes = 0;
@@ -355,7 +355,8 @@ impl Exchange {
         state.phase == Phase::Idle && !state.answer_leaves && state.taken.waits_since_ms().is_none()
     }
 
-    /// Restarts the idle time. klad calls this while the gate is closed, because klad itself then reads no requests.
+    /// Restarts the idle time. klad calls this while the gate is closed, because a request may have arrived that klad
+    /// has not read.
     pub fn restart_idle_clock(&self) {
         let mut state = self.change();
         if state.phase == Phase::Idle {

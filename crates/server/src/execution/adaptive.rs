@@ -1,5 +1,6 @@
 //! `--execution adaptive`: a worker itself answers reads that memory can answer, and storage threads do the other
-//! reads. A worker gathers the writes of a loop iteration into one batch.
+//! reads. While storage is quick, the worker does these reads too: see `worker_reads`. A worker gathers the writes of a
+//! loop iteration into one batch.
 //!
 //! ```text
 //!   worker ──get──▶ Engine::read_cached ──in memory──▶ answer, same iteration, no queue
@@ -217,8 +218,8 @@ impl Adaptive {
         self.write_service_time.wait(self.writes.len(), 1)
     }
 
-    /// Returns the figures of three queues: reads, writes, and steps of ranges, which wait for the same threads as the
-    /// reads. The figures give `operations_max` and `scans_max` as the limits of the queues.
+    /// Returns the figures of three queues: reads, writes, and steps of ranges and of change feeds. The steps wait for
+    /// the same threads as the reads. The figures give `operations_max` and `scans_max` as the limits of the queues.
     pub(super) fn figures(&self, operations_max: usize, scans_max: usize) -> Vec<QueueFigures> {
         let (reads, steps, oldest_read) = self.reads.figures();
         let (writes, _, oldest_write) = self.writes.figures();
@@ -241,7 +242,7 @@ impl Adaptive {
                 wait: self.write_wait(),
                 rejected: rejected(&self.write_rejections).to_vec(),
             },
-            // Steps are never rejected, because each range in progress has a place.
+            // Steps are never rejected, because each range or change feed in progress has a place.
             QueueFigures {
                 name: "scan_steps",
                 depth: steps,

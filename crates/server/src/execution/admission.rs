@@ -1,5 +1,5 @@
-//! Admission: a limited number of slots for operations and for ranges, and the body budget, which is a number of bytes.
-//! Dropping a slot or permit gives it back.
+//! Admission: a limited number of slots for operations, for ranges and for change feeds, and the body budget, which is
+//! a number of bytes. Dropping a slot or permit gives it back.
 //!
 //! `execution` calls this; `http` uses the body budget.
 

@@ -7,19 +7,19 @@
 //!   not standing, but it was within     treated as standing, for one take
 //!   QUEUE_STANDING_MEMORY, and the
 //!   oldest operation has waited for
-//!   QUEUE_STANDING_AGAIN_TARGETS
+//!   QUEUE_STANDING_AGAIN_TARGETS times --queue-target
 //! ```
 //!
 //! In every state, [`DelayQueue::expire`] rejects operations that have waited longer than `--queue-age-max`.
 //!
 //! A moment without arrivals empties a queue although the overload continues. If the queue did not remember the
-//! overload, operations would wait up to `QUEUE_STANDING_AFTER` again after each such moment. The queue remembers it
-//! for as long as the controller of RFC 8289 remembers its drops.
+//! overload, operations would wait up to `QUEUE_STANDING_AFTER` again after each such moment. The queue remembers the
+//! overload for as long as the controller of RFC 8289 remembers its drops.
 //!
 //! A short queue absorbs bursts. A standing queue only adds delay. If it served the oldest operations first, it would
 //! serve clients that are about to give up. The rules follow RFC 8289 and B. Maurer, "Fail at Scale" (ACM Queue 13,
-//! 2015). Steps of ranges in progress are never rejected. While both operations and steps wait, every fourth task that
-//! a thread takes is a step. `adaptive` calls this.
+//! 2015). The queue never rejects steps of ranges or of change feeds in progress. While both operations and steps wait,
+//! every fourth task that a thread takes is a step. `adaptive` calls this.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -30,7 +30,8 @@ use crate::limits::{QUEUE_STANDING_AFTER, QUEUE_STANDING_AGAIN_TARGETS, QUEUE_ST
 use klad_base::clock;
 use klad_base::sync::{Cause, Condvar, Mutex, MutexGuard, PushError};
 
-/// While both operations and steps of ranges wait, one in this many tasks that a thread takes is a step.
+/// While both operations and steps (of ranges or change feeds) wait, one in this many tasks that a thread takes is a
+/// step.
 const STEP_EVERY: u64 = 4;
 
 /// A queue of operations that wait for storage.
@@ -46,8 +47,8 @@ struct State {
     steps: VecDeque<Task>,
     /// When `waiting` was last empty.
     emptied: Instant,
-    /// When the queue had last not been empty for [`QUEUE_STANDING_AFTER`]. If the queue counts as standing only
-    /// because klad remembers this time, the time does not change.
+    /// When klad last found that the queue had not been empty for [`QUEUE_STANDING_AFTER`]. If the queue counts as
+    /// standing only because klad remembers this time, the time does not change.
     stood: Option<Instant>,
     taken: u64,
     /// The number of threads that wait for work. If it is 0, a producer makes no system call.
@@ -168,8 +169,8 @@ impl DelayQueue {
         }
     }
 
-    /// Moves tasks that have waited longer than [`Queues::age_max`] into `rejected`, and other tasks whose deadline has
-    /// passed into `late`. This works even if no thread serves the queue.
+    /// Moves operations that have waited longer than [`Queues::age_max`] into `rejected`, and other operations whose
+    /// deadline has passed into `late`. Leaves steps in the queue. This works even if no thread serves the queue.
     pub(super) fn expire(&self, rejected: &mut Vec<Task>, late: &mut Vec<Task>) {
         let mut state = self.state.lock();
         if let Some(control) = state.control {
@@ -184,8 +185,7 @@ impl DelayQueue {
         state.waiting.len() + state.steps.len()
     }
 
-    /// The number of waiting operations, the number of waiting steps of ranges, and how long the oldest operation has
-    /// waited.
+    /// The number of waiting operations, the number of waiting steps, and how long the oldest operation has waited.
     pub(super) fn figures(&self) -> (usize, usize, Duration) {
         let now = clock::now();
         let state = self.state.lock();
@@ -218,7 +218,7 @@ impl State {
         if self.closed {
             Err(PushError::Closed(task))
         } else if !task.is_scan() && self.waiting.len() >= capacity {
-            // Each range has at most one step, and ranges are limited elsewhere.
+            // Each range or change feed has at most one step, and other limits apply to ranges and feeds.
             Err(PushError::Full(task))
         } else {
             Ok(task)

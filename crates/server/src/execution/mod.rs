@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   --execution   reads                                              writes
-//!   adaptive      worker if memory can answer, else storage thread   one batch per loop iteration: worker or committer
+//!   adaptive      worker if memory can answer or storage is quick,   one batch per loop iteration: worker or committer
+//!                 else storage thread
 //!   inline        worker, which may block                            worker, which may block
 //!   pool          threads behind one bounded queue                   the same
 //!   stealing      threads that steal from each other                 the same
@@ -93,7 +94,8 @@ pub struct Queues {
 /// Where operations run, with the settings of the strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Operations that cannot block run on the worker, the others on other threads.
+    /// The worker runs operations that do not wait for storage, and reads while storage is quick. Other threads run the
+    /// others.
     Adaptive {
         /// The number of threads for reads that may wait for the disk.
         storage_threads: usize,

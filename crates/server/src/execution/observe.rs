@@ -18,7 +18,7 @@ use klad_storage::{Capabilities, Check, Observation};
 /// The read counters of one worker. Only the worker's thread writes them.
 #[derive(Debug, Default)]
 pub(super) struct ReadCounters {
-    /// Reads that the worker itself has answered.
+    /// Reads that the worker has answered from memory.
     pub(super) from_memory: Counter,
     /// Reads that went to the engine, usually on a thread that may wait.
     pub(super) from_storage: Counter,

@@ -187,8 +187,8 @@ impl Stealing {
         }
     }
 
-    /// Searches the shared queues, then the queues of the other threads, for a task. Each thread begins at a different
-    /// queue.
+    /// Searches the shared queues, then the queues of the other threads, for a task. The first queue depends on
+    /// `number`, so that threads seldom search the same queue at the same time.
     fn search(&self, number: usize, own: &Worker<Task>, stealers: &[Stealer<Task>]) -> Option<Task> {
         let shared = (0..SHARED_QUEUES).map(|offset| &self.shared[(number + offset) % SHARED_QUEUES]);
         let others = (1..stealers.len()).map(|offset| &stealers[(number + offset) % stealers.len()]);

@@ -157,7 +157,8 @@ impl WorkerContext {
         }
     }
 
-    /// Reads a key on the worker if the strategy allows that, and either memory can answer or storage is quick.
+    /// Reads a key on the worker if the strategy allows that, and either memory can answer or storage is quick. `None`:
+    /// [`WorkerContext::get`] must read the key.
     pub fn get_here(&self, key: &[u8], deadline: Deadline, phases: &Phases) -> Option<Result> {
         if !self.executor.asks_memory_first {
             return None;
@@ -237,8 +238,9 @@ impl WorkerContext {
         Ok(pending.completion(phases))
     }
 
-    /// Does a write whose result depends on the present state of its keys. A storage thread first reads keys that are
-    /// not in memory, so that the commit section does not wait for the disk.
+    /// Does a write whose result depends on the present state of its keys. If the engine's calls block, a
+    /// separate operation first reads these keys, so that the commit section does not wait for the disk. A write of one
+    /// key whose value is in memory needs no such read.
     ///
     /// # Errors
     /// The errors of [`WorkerContext::write`].
@@ -328,8 +330,7 @@ impl WorkerContext {
         self.stopping.get()
     }
 
-    /// Runs an operation that takes `slots` slots, one for each of its keys. It is neither a point read nor a write of
-    /// a batch.
+    /// Runs an operation that is neither a point read nor a write of a batch. The operation takes `slots` slots.
     async fn run(
         &self,
         slots: usize,

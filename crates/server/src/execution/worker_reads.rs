@@ -90,8 +90,8 @@ pub(super) struct WorkerReads {
     long_sleeps: SleepBudget,
     /// When the budgets were last refilled.
     refilled: Cell<Instant>,
-    /// How often the thread had slept when it was last checked in this loop iteration: at the first read, or after a
-    /// later slow read. `None`: there was no read yet.
+    /// How often the thread had slept when klad last checked that in this loop iteration: at the first read, or after a
+    /// read that took [`CACHED_READ_MAX`] or longer. `None`: there was no read yet.
     sleeps: Cell<Option<u64>>,
     /// The number of reads in a row that took [`QUICK_READ_MAX`] or longer.
     slow: Cell<u32>,

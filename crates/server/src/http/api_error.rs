@@ -1,7 +1,7 @@
 //! All errors with which klad answers a request, and the only table of their statuses.
 //!
-//! A status below 500 means that nothing has happened. So do 503, 507, and 504 without `not-enough-replicas`. For a
-//! write, 500, or 504 with `not-enough-replicas`, means that the outcome is undetermined. All of `http` calls this.
+//! A request has had no effect if its error has a code other than `undetermined` or `not-enough-replicas`. A write with
+//! one of these two codes (status 500 or 504) may have taken effect. All of `http` calls this.
 
 use std::time::Duration;
 
@@ -30,13 +30,13 @@ pub enum ApiError {
     /// The request is HTTP/1.1 and has no `Host` header, or has two.
     #[error("an HTTP/1.1 request must have exactly one Host header")]
     BadHost,
-    /// The body has an encoding other than chunked.
+    /// `Transfer-Encoding` is not exactly `chunked`, or appears twice.
     #[error("Transfer-Encoding must be chunked, and must appear once")]
     BadTransferEncoding,
     /// The head is longer than `--head-max`, or has more headers than [`HEADERS_MAX`](crate::limits::HEADERS_MAX).
     #[error("the request line and headers are too long, or there are too many headers")]
     HeadTooLarge,
-    /// The client stopped sending in the middle of a head.
+    /// The client did not send the whole head in time.
     #[error("the request's head did not arrive in time")]
     HeadTimeout,
     /// The address already has `--connections-per-peer` connections.
@@ -84,7 +84,7 @@ pub enum ApiError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// The body budget has no room, because other request bodies and large answers use it.
+    /// The body budget has too few free bytes, because other request bodies and large answers use it.
     #[error("not enough memory for {bytes} bytes of {of} now")]
     NoRoom {
         /// The number of bytes that were asked for.
@@ -92,7 +92,7 @@ pub enum ApiError {
         /// `request body` or `answer`.
         of: &'static str,
     },
-    /// The client stopped sending in the middle of a body.
+    /// The client stopped sending the body or sent it too slowly, or klad needed the body budget of this slow request.
     #[error("the request body did not arrive in time")]
     BodyTimeout,
     /// The body is malformed, or the connection ended.
@@ -125,11 +125,12 @@ pub enum ApiError {
         "without tokens, this needs a URL with an IP address or localhost: any page could have another name lead here"
     )]
     UntrustedHost,
-    /// The maximum number of consoles is open, or of their requests is in progress. Only the admin listener says this.
+    /// The maximum of consoles is open, or the maximum of requests of consoles is in progress. Only the admin listener
+    /// says this.
     #[error("{0}; try again when one has ended")]
     ConsoleBusy(&'static str),
-    /// The request has no token, or an unknown one. klad checks the token first, so that a client without a token
-    /// learns nothing else.
+    /// The request has no token, or an unknown one. klad checks the token before the path, so that a client without a
+    /// token learns nothing about paths and keys.
     #[error("send the header Authorization: Bearer TOKEN, with a token that this server knows")]
     Unauthorized,
     /// The token allows only reads.
@@ -208,7 +209,7 @@ pub enum ApiError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// The cursor is not one that this server has given for such a scan.
+    /// The cursor is damaged, or does not fit the other parameters of the scan.
     #[error("the cursor is damaged, or belongs to another scan")]
     BadCursor,
     /// An item of a batch is the reason for the error.
@@ -377,7 +378,8 @@ impl ApiError {
         }
     }
 
-    /// The label values of the counters of rejections: all codes that the data listener answers with.
+    /// The label values of the counters of errors: all codes that the data listener answers with, except
+    /// `too-many-connections`.
     pub const CODES: &[&str] = &[
         "unknown-path",
         "method-not-allowed",

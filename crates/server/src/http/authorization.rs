@@ -1,7 +1,7 @@
 //! Authorization: from the `Authorization` header to an access level. Without `--token-file` every client may do
 //! everything, and the check is one comparison.
 //!
-//! `service` and `admin` call this before they look at anything else in a request.
+//! `service` and `admin` call this before they route a request. `write_run` and `batch` call this too.
 
 use std::sync::Arc;
 

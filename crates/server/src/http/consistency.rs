@@ -1,5 +1,6 @@
 //! How many copies must answer a request: the header `Klad-Consistency`, and the parameters `ack`, `from` and
-//! `replicas`. klad never ignores them. If the store cannot do what they ask, klad answers 400. `service` calls this.
+//! `replicas`. In a request for keys, klad never ignores them. If the store cannot do what they ask, klad answers 400.
+//! `service` calls this.
 
 use crate::http::api_error::ApiError;
 use crate::http::query;

@@ -1,13 +1,13 @@
-//! Checks of a head that hyper does not do (RFC 9112, sections 3.2 and 6.1). A proxy that reads such a head
-//! differently would take a part of a body for the next request. `service` and `admin` call this.
+//! Rejects heads that hyper accepts, but that another program may read differently (RFC 9112, sections 3.2 and 6.1). A
+//! proxy that does so would take a part of a body for the next request. `service` and `admin` call this.
 
 use hyper::header::{HOST, TRANSFER_ENCODING};
 use hyper::{HeaderMap, Version};
 
 use crate::http::api_error::ApiError;
 
-/// Checks whether all programs find the same end of the request as hyper does. If the check fails, the connection must
-/// close after the answer.
+/// Checks whether all programs find the same host and the same end of the request as hyper does. If the check fails,
+/// the connection must close after the answer.
 ///
 /// # Errors
 /// [`ApiError::BadHost`], [`ApiError::BadTransferEncoding`].

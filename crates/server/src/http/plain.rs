@@ -18,7 +18,7 @@ use crate::limits::{PLAIN_HEAD_BYTES_MAX, PLAIN_HEADERS_MAX};
 pub struct PlainRequest<'b> {
     method: Method,
     query: &'b str,
-    /// The headers that klad uses.
+    /// The headers, without those that this module uses or ignores.
     headers: HeaderMap,
     /// The body of a PUT; otherwise empty.
     pub body: &'b [u8],
@@ -77,7 +77,8 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/?%".contains(&byte)
 }
 
-/// Returns the headers that klad uses, and the body's length. Returns `None` if a header makes the request not plain.
+/// Returns the headers except those that this module uses or ignores, and the body's length. Returns `None` if a header
+/// makes the request not plain.
 fn read_headers(headers: &[httparse::Header<'_>]) -> Option<(HeaderMap, Option<usize>)> {
     let (mut others, mut length, mut hosts) = (HeaderMap::new(), None, 0);
     for header in headers {
@@ -108,7 +109,7 @@ fn read_headers(headers: &[httparse::Header<'_>]) -> Option<(HeaderMap, Option<u
     (hosts == 1).then_some((others, length))
 }
 
-/// Headers that most clients send and klad does not use.
+/// Headers that most clients send, and that klad does not use for `/v0/entity`.
 const IGNORED: [&str; 5] = ["user-agent", "accept", "content-type", "accept-encoding", "accept-language"];
 
 /// Headers that change how a request is read, or what is sent before its answer.

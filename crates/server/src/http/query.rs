@@ -1,7 +1,7 @@
 //! Query parameters as bytes. A key may have any bytes, so this module never converts to text.
 //!
-//! This module decodes the raw request target once: `%xx` is a byte, `+` is a space, and every other byte is itself. An
-//! invalid escape is an error. `route` calls this.
+//! This module decodes the raw query once: `%xx` is a byte, `+` is a space, and every other byte is itself. An invalid
+//! escape is an error. `route`, `consistency`, `v1` and `admin` call this.
 
 use std::borrow::Cow;
 
@@ -45,7 +45,7 @@ fn has_bad_escape(raw: &[u8]) -> bool {
 }
 
 /// Returns the decoded value of the first parameter called `name`, or `None`. A parameter without `=` has the empty
-/// value. Errors in other parameters are ignored.
+/// value. This function ignores errors in other parameters.
 ///
 /// # Errors
 /// [`BadEscape`] in that parameter's value.

@@ -1,6 +1,7 @@
 //! The body of a range: a series of scan steps, each an ordinary operation.
 //!
-//! Between two steps klad holds only the next key. So a slow reader holds no storage thread and no memtable, and a
+//! Between two steps klad holds only the next key, a memory permit after a large entry, and, for an engine without
+//! snapshots, rows that the engine has read ahead. So a slow reader holds no storage thread and no memtable, and a
 //! range of any size needs constant memory. `service` creates the body; hyper polls it through the module `body`.
 
 use std::cell::RefCell;
@@ -142,7 +143,7 @@ impl Scan {
                     // The entry is in memory twice: as it was read, and in hyper's write buffer.
                     let needed = 2 * bytes as u64;
                     if held.as_ref().is_none_or(|held| held.bytes < needed) {
-                        // Release first: two ranges that hold budget and wait for each other would wait for ever.
+                        // Release first: two ranges that hold budget would wait for each other until the timeout.
                         drop(held.take());
                         let wait = tokio::time::timeout(
                             BODY_BUDGET_TIMEOUT,

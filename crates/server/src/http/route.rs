@@ -1,5 +1,5 @@
-//! Routing: from the head of a request to what it asks for, before a byte of its body is read. This module decides
-//! about the statuses 400, 405 and 414.
+//! Routing of `/v0`: from the head of a request to what it asks for, before a byte of its body is read. This module
+//! decides about the statuses 400, 405 and 414. `v1::route` does the same for `/v1`.
 //!
 //! The checks follow the contract's order: path, then method, then parameters. `service` calls this module.
 
@@ -25,7 +25,7 @@ pub struct Head<'h> {
     pub path: &'h str,
     /// The query of the target, undecoded; empty if there is none.
     pub query: &'h str,
-    /// The headers that klad uses.
+    /// The headers; for a plain request, without those that `plain` uses or ignores.
     pub headers: &'h HeaderMap,
 }
 

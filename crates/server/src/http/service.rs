@@ -1,5 +1,5 @@
 //! Answers one request. A PUT has all the steps: route, check that writes are possible, body budget, body, operation,
-//! answer. Each step may reject the request, and then nothing has happened.
+//! answer. Each step before the operation may reject the request, and then nothing has happened.
 //!
 //! A connection calls this on a worker, directly or through hyper.
 
@@ -34,7 +34,7 @@ use klad_storage::ChangeKind;
 use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
 use klad_storage::operation::{Consistency, Durability, Effect, Outcome, Version, Write};
 
-/// How long a request may wait until its operation begins, counted from the arrival of its head.
+/// The header that says how long a request may wait until its operation begins, counted from the arrival of its head.
 pub const TIMEOUT_HEADER: &str = "klad-timeout";
 
 /// Limits and defaults of requests.
@@ -65,7 +65,7 @@ pub struct Service {
 
 /// A request whose head was processed.
 pub enum StartedRequest {
-    /// The request is answered, because memory had everything that it asks for, or because its framing is invalid.
+    /// The request is answered, because the worker itself could read the value, or because the framing is invalid.
     Answered(Answer),
     /// A PUT whose body can be read.
     Put(PutRequest),
@@ -156,9 +156,9 @@ impl Service {
         self.worker_context.executor().budget()
     }
 
-    /// Processes the head of a request. Answers the request if that needs no more than the head and data in memory.
-    /// `exchange` belongs to the request's connection. This function is not `async`, because a future is copied with
-    /// its contents, and a head is large.
+    /// Processes the head of a request. Answers the request if that needs no more than the head and a read that the
+    /// worker does itself. `exchange` belongs to the request's connection. This function is not `async`, because a
+    /// future is copied with its contents, and a head is large.
     pub fn begin(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> StartedRequest {
         let (head, body) = request.into_parts();
         if let Err(api_error) = framing::check(head.version, &head.headers) {

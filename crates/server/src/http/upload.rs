@@ -44,7 +44,7 @@ pub(super) struct Upload {
     pub(super) permit: Option<BodyPermit>,
 }
 
-/// A body that klad does not use, because it has no meaning or because its request was rejected.
+/// A body that klad may discard, because the body has no meaning or because klad has rejected the request.
 pub(super) struct UnwantedBody {
     pub(super) body: RequestBody,
     /// Whether the client sends the body only after `100 Continue`.

@@ -1,4 +1,5 @@
-//! Runs of writes: PUTs and DELETEs that arrived one behind the other on one connection become one write of storage.
+//! Runs of writes: PUTs and DELETEs that arrived together, one after the other, on one connection become one write of
+//! storage.
 //!
 //! So the requests of a run share a commit and a sync. The order of the requests is the order of the changes.
 //! `connection` calls this.
@@ -43,9 +44,10 @@ struct Member {
 }
 
 impl Service {
-    /// Begins the run of writes at the start of `bytes`. Returns `None` if there are fewer than two such writes. Then
-    /// the connection serves the requests one by one, which also gives all errors. Only for engines on a disk, because
-    /// other engines have no commit to share.
+    /// Begins the run of writes at the start of `bytes`. Returns `None` if the run has fewer than two writes, or if
+    /// there is no free memory for their bodies. Also returns `None` if the engine's calls do not block, because the
+    /// writes of such an engine share no commit and no sync, or if the engine takes only one change in a write. After
+    /// `None`, the connection serves the requests one by one, which also gives all errors.
     pub fn begin_run(&self, bytes: &[u8], head_bytes_max: usize, exchange: &Rc<Exchange>) -> Option<WriteRun> {
         let executor = self.worker_context().executor();
         if !executor.capabilities().blocks || !executor.capabilities().batches {

@@ -6,37 +6,37 @@ use std::time::Duration;
 /// costs.
 pub const QUICK_READ_MAX: Duration = Duration::from_micros(50);
 
-/// After this many quick reads in a row, workers do reads of storage themselves.
+/// After this many quick reads of storage threads in a row, workers do reads of storage themselves.
 pub const QUICK_READS_MIN: u32 = 64;
 
 /// A read of storage that takes less than this did not wait for a disk. A read from the kernel's page cache takes some
 /// 10 µs.
 pub const CACHED_READ_MAX: Duration = Duration::from_micros(15);
 
-/// A worker that reads storage itself looks in memory before each read only if at least this share of the looks finds
-/// the answer. A look in vain costs a quarter of a read from the page cache.
+/// A worker that reads storage itself looks in memory before each read only if at least this share of its looks has
+/// found the answer. A look that does not find it costs a quarter of a read from the page cache.
 pub const LOOKS_FOUND_MIN: f32 = 0.25;
 
 /// If fewer looks find the answer, the worker looks in memory before one read in this many.
 pub const LOOK_EVERY: u32 = 8;
 
-/// The share is an average of about this many looks.
+/// The share of [`LOOKS_FOUND_MIN`] is an average of about this many looks.
 pub const LOOKS_AVERAGED: f32 = 32.0;
 
-/// After this many reads in a row on a worker that were not quick, the worker hands reads over again: they need more
-/// time of the core than a hand-over, for example because of many tables on level 0.
+/// After this many reads in a row on a worker that were not quick, the worker hands reads over to storage threads
+/// again. Such reads need more CPU time than a hand-over, for example because of many tables on level 0.
 pub const SLOW_READS_MAX: u32 = 8;
 
-/// A sleep that is shorter is short: it hardly delays the worker's other answers. It occurs when a quick disk reads a
-/// page that the page cache lacks.
+/// A read that sleeps and takes less than this has slept for a short time. A short sleep hardly delays the worker's
+/// other answers. It occurs when a quick disk reads a page that the page cache lacks.
 pub const SHORT_SLEEP_MAX: Duration = Duration::from_micros(500);
 
-/// The maximum time that reads of storage on a worker may sleep at once, in short sleeps, and again in longer ones,
-/// before it hands reads over again.
+/// The size of two budgets of a worker, one for short sleeps of its reads of storage, and one for longer sleeps. When a
+/// budget is used up, the worker hands reads over again.
 pub const WORKER_READ_SLEEP_MAX: Duration = Duration::from_millis(5);
 
-/// In the long run, short sleeps may take one part in this many of the time. A worker that does nothing but reads of
-/// storage loses less by that than by handing them over.
+/// In the long run, short sleeps may take one part in this many of the time. A worker that only reads storage loses
+/// less time by these sleeps than by handing its reads over.
 pub const SHORT_SLEEP_PARTS: u32 = 10;
 
 /// In the long run, longer sleeps may take one part in this many of the time.

@@ -1,4 +1,4 @@
-//! Does TLS handshakes. Each thread that serves has one [`Handshaker`].
+//! Does TLS handshakes. Each thread that serves TLS connections has one [`Handshaker`].
 //!
 //! ```text
 //!   first byte ── a letter ──▶ 400 in clear: plain HTTP

@@ -91,8 +91,9 @@ pub struct WorkerSlowest {
     thresholds_ns: [AtomicU64; OPS],
     /// The number of the window that the thresholds belong to.
     number: AtomicU64,
-    /// The windows that are shown, and one more, which is being filled. Each has its own lock, so that a reader delays
-    /// the worker by one copy of a few requests at most.
+    /// One window more than [`Retention::windows`], because the lifetime can begin in the middle of the oldest window
+    /// and end in the middle of the newest. Each window has its own lock, so that a reader delays the worker by one
+    /// copy of a few requests at most.
     windows: Vec<Mutex<Window>>,
 }
 

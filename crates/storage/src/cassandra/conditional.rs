@@ -18,13 +18,14 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use scylla::response::query_result::QueryResult;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::value::{CqlValue, Row};
 
 use crate::Pending;
 use crate::cassandra::failure::Failure;
 use crate::cassandra::level::Level;
-use crate::cassandra::read::{Columns, Stored, unreadable};
+use crate::cassandra::read::{Columns, Stored};
 use crate::cassandra::row::Head;
 use crate::cassandra::schema::is_applied;
 use crate::cassandra::versions::{CLOCK_ERROR, CLOCK_SKEW, micros, now_us, timestamp_us, wrong_clock};
@@ -156,9 +157,11 @@ impl Cluster {
         };
         let failure = match result {
             Ok(result) => {
-                let rows = result.into_rows_result().map_err(unreadable)?;
-                let row = rows.first_row::<Row>().map_err(unreadable)?;
-                return Ok(if is_applied(&row) { Tried::Applied } else { Tried::OtherState });
+                let Some(applied) = applied(result) else {
+                    let why = "the answer to a conditional write could not be read".to_owned();
+                    return Err(self.counters.failed(&Error::Undetermined { why }));
+                };
+                return Ok(if applied { Tried::Applied } else { Tried::OtherState });
             }
             Err(error) => Failure::of(&error, level),
         };
@@ -192,7 +195,7 @@ impl Cluster {
         own: &Stores,
         before: Option<&Stored>,
         level: Level,
-    ) -> Result<scylla::response::query_result::QueryResult, scylla::errors::ExecutionError> {
+    ) -> Result<QueryResult, scylla::errors::ExecutionError> {
         let (bucket, key) = (bucket::of(&own.key, self.buckets), &own.key[..]);
         let expected = before.map(|stored| &stored.head.raw[..]);
         match &own.value {
@@ -282,6 +285,11 @@ fn shown<'s>(stores: &'s [Stores], stored: &HashMap<Bytes, Stored>) -> &'s Store
     best.or_else(|| stores.iter().find(value)).unwrap_or(&stores[0])
 }
 
+/// Whether a conditional statement was applied, as its answer says. `None` if the answer cannot be read.
+fn applied(answer: QueryResult) -> Option<bool> {
+    Some(is_applied(&answer.into_rows_result().ok()?.first_row::<Row>().ok()?))
+}
+
 fn unanswered() -> Error {
     Error::Undetermined { why: "a node has not answered a conditional write, and may still do it".to_owned() }
 }
@@ -313,8 +321,8 @@ fn replaced(before: Option<&Stored>) -> Vec<u64> {
 }
 
 /// Waits until the clocks of the nodes are past the timestamps of the plain writes that `stores` replace. `began_us` is
-/// a time before klad read these writes. So if a key is absent, it was removed before `began_us`, by a clock that may
-/// be ahead.
+/// the time at which klad began to read these writes. If a key is absent, klad assumes that it was removed at that
+/// time, by a klad whose clock may be ahead.
 async fn wait_for_clocks(began_us: u64, stores: &[Stores], stored: &HashMap<Bytes, Stored>) -> Result<(), Error> {
     let mut until_us = (began_us / 1_000 + 1) * 1_000;
     for own in stores {

@@ -24,7 +24,7 @@ impl Counter {
 /// The counters of one klad.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Conditional writes that found another state than they had read.
+    /// Further tries of conditional writes, each after a try that has not taken effect.
     pub(super) conditional_retries: Counter,
     /// Conditional writes whose outcome Cassandra did not report.
     pub(super) conditional_unknown: Counter,

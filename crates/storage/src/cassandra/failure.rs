@@ -83,7 +83,7 @@ impl Failure {
         }
     }
 
-    /// The error of a write that is not conditional.
+    /// The error of a plain write, or of a conditional write whose failure [is final](Failure::is_final).
     pub(super) fn into_write_error(self) -> Error {
         match self {
             Failure::Unavailable { answered, asked } | Failure::TooFewAnswers { answered, asked } => {

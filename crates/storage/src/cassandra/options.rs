@@ -65,7 +65,7 @@ impl Contact {
     }
 }
 
-/// The name of a keyspace or data centre has other characters than letters, digits and `_`.
+/// The name of a keyspace is not one that CQL takes without quotes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no name of a keyspace: use up to 48 small letters, digits and _, beginning with a letter")]
 pub struct BadName(pub String);

@@ -24,9 +24,9 @@ use crate::operation::{Entry, Error, Outcome, Page, ScanStep, Snapshot, View};
 use klad_base::clock;
 use klad_base::sync::Mutex;
 
-/// The maximum number of heads (see `row`) that the lanes of one scan hold. With more than 512 buckets, the maximum is
-/// four heads for each bucket. A head has a payload of up to 512 bytes, and all metadata. Lanes with large heads read
-/// fewer.
+/// About the maximum number of heads (see `row`) that the lanes of one scan hold. With more than 512 buckets, it is
+/// about four heads for each bucket. A head has a payload of up to 512 bytes, and all metadata. Lanes with large heads
+/// read fewer.
 const ROWS_AHEAD_MAX: usize = 2_048;
 
 /// The minimum and the maximum number of heads that the first read of a lane asks for.

@@ -55,7 +55,8 @@ impl LoadBalancingPolicy for Counting {
         self.inner.pick(request, cluster)
     }
 
-    /// Called only when a request goes to a second node, after an error or because the first node is slow.
+    /// Called when a request goes to a second node, after an error or because the first node is slow. Also called for
+    /// the first node if `pick` has found none.
     fn fallback<'a>(&'a self, request: &'a RoutingInfo<'_>, cluster: &'a ClusterState) -> FallbackPlan<'a> {
         self.traffic.second_nodes.fetch_add(1, Ordering::Relaxed);
         self.inner.fallback(request, cluster)

@@ -54,7 +54,7 @@ const TTL_S_MAX: u64 = 20 * 365 * 24 * 60 * 60;
 /// The last expiry that every Cassandra can store: early on 18 January 2038, seconds since 1970.
 const EXPIRY_S_MAX: u64 = 2_147_400_000;
 
-/// The maximum size of the plain changes that klad sends as one request, bytes. Cassandra logs a warning above 5 KiB
+/// The maximum size of the plain changes that klad joins into one request, bytes. Cassandra logs a warning above 5 KiB
 /// (`batch_size_warn_threshold`), and rejects requests above 50 KiB.
 const TOGETHER_BYTES_MAX: usize = 4 << 10;
 
@@ -143,7 +143,7 @@ impl Cluster {
             }
         }
         if let Some((item, error)) = failure {
-            // Clients treat a write with any other error as a write without effect.
+            // After any error but `Undetermined` and `NotEnoughReplicas`, clients expect that a write had no effect.
             return Err(if done {
                 Error::Undetermined { why: format!("item {item} failed, others took effect: {error}") }
             } else {
@@ -289,13 +289,18 @@ impl Cluster {
         while let Some(result) = removals.next().await {
             match result {
                 Ok(_) => done = true,
-                Err(error) => failure = Some(Failure::of(&error, level).into_write_error()),
+                Err(error) => {
+                    let error = Failure::of(&error, level).into_write_error();
+                    if failure.as_ref().is_none_or(|worst| unknown(worst) < unknown(&error)) {
+                        failure = Some(error);
+                    }
+                }
             }
         }
         wait_until(time_us + micros(CLOCK_SKEW)).await;
         match failure {
             None => Ok(written),
-            Some(error @ Error::NotEnoughReplicas { .. }) if !done => Err(self.counters.failed(&error)),
+            Some(error) if !done => Err(self.counters.failed(&error)),
             Some(error) => {
                 let why = format!("the range was removed in some buckets only: {error}");
                 Err(self.counters.failed(&Error::Undetermined { why }))

@@ -181,7 +181,7 @@ pub(crate) fn is_expired(stored: &[u8], now_ms: impl FnOnce() -> u64) -> bool {
 /// Replaces the version of an encoded record.
 ///
 /// # Panics
-/// The bytes are not a record.
+/// `stored` has fewer than 10 bytes, so it is not a record.
 pub(crate) fn set_version(stored: &mut [u8], version: Version) {
     stored[2..10].copy_from_slice(&version.get().to_le_bytes());
 }

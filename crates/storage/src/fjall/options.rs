@@ -26,7 +26,8 @@ pub(super) const MEMTABLES: u64 = 1 + MEMTABLES_SEALED_MAX as u64;
 /// never ends if fjall's threads have failed (`src/keyspace/mod.rs`, `local_backpressure`).
 pub(super) const MEMTABLES_SEALED_MAX: usize = 3;
 
-/// The number of tables on level 0 at which klad delays writes. fjall itself would delay writes at thirty.
+/// The number of tables on level 0 at which klad delays writes. fjall itself slows writes down from twenty on, and
+/// would stop them at thirty.
 pub(super) const LEVEL_0_TABLES_MAX: usize = 24;
 
 /// The minimum number of threads. With fewer, no memtable would be flushed during a compaction.

@@ -80,7 +80,7 @@ fn a_write_that_does_not_fit_changes_nothing_even_if_it_repeats_a_key() {
     // The last change of a key counts.
     write(&engine, vec![put(1, 5_000, None), put(1, 1_000, None)]).expect("fits");
     assert!(write(&engine, vec![put(2, 1, None)]).is_err());
-    // A full engine takes what makes it no larger.
+    // A full engine accepts writes that do not make it larger.
     write(&engine, vec![put(1, 999, None)]).expect("smaller");
     write(&engine, vec![Change::of(name(0), Effect::Delete), put(2, 1_000, None)]).expect("in exchange");
     check(&engine);
@@ -97,7 +97,7 @@ fn expired_entries_make_space() {
     assert!(engine.writable(ChangeKind::Put).is_ok());
     engine.set_cache_bytes(1 << 19);
     assert!(engine.writable(ChangeKind::Put).is_err(), "full of entries that have not expired");
-    // As if all of them had expired.
+    // Replaces all values by values that have expired.
     let keys: Vec<_> = engine.state.read().map.keys().cloned().collect();
     for key in keys {
         let mut state = engine.state.write();

@@ -68,7 +68,8 @@ pub enum ChangesPage {
     },
     /// The engine no longer keeps all changes after the position.
     Gone {
-        /// The version of the oldest change that is kept. All later changes are kept too.
+        /// The version of the oldest change that is kept, or of the next change if none is kept. All later changes are
+        /// kept too.
         oldest: u64,
     },
 }

@@ -430,7 +430,7 @@ fn changes_of_expiry_stop_at_their_limit() {
     // A value alone may have any size, and then nothing fits beside it.
     let planned = plan(&stored, vec![separate(["larger", "small"].map(expire).to_vec())]);
     assert_eq!(planned.results(), [done(100, true), full()]);
-    // One that this write has stored before counts, too. A condition that fails, and an absent key, do not.
+    // A value that this write has stored before counts again. A failed condition and an absent key count nothing.
     let twice = vec![expire("a"), expire("a"), expire("small")];
     assert_eq!(plan(&stored, vec![separate(twice)]).results(), [done(100, true), done(101, true), full()]);
     let nothing = vec![only_if(Condition::Absent, expire("larger")), expire("gone"), expire("b")];

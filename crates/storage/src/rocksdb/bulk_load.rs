@@ -5,9 +5,10 @@
 //!                                         └─▶ every block checked ─▶ rocksdb/, all tables in one step ─▶ counted
 //! ```
 //!
-//! RocksDB puts a table that overlaps no other table on the last level, as a compaction would, and any other table on
-//! level 0. Change feeds read logs, but no log contains the loaded entries. So klad deletes the logs before it adds
-//! tables, and each feed begins anew. No other write uses the engine meanwhile. Called by `klad import --into`.
+//! RocksDB puts a table that overlaps no other table on the last level, as a compaction would. It puts any other table
+//! on a level above the tables that this table overlaps, often level 0. Change feeds read logs, but no log contains the
+//! loaded entries. So klad deletes the logs before it adds tables, and each feed begins anew. No other write uses the
+//! engine meanwhile. Called by `klad import --into`.
 
 use std::fs;
 use std::io;

@@ -62,8 +62,8 @@ pub(super) enum LogDefect {
 struct LogFileScan {
     /// The position of the first record at which RocksDB hangs.
     hanging_record: Option<u64>,
-    /// The sequence numbers of the first and the last write. `None` if there is damage before the first write. In this
-    /// case RocksDB reports the damage and recovers nothing from this log.
+    /// The sequence numbers of the first and the last write. `None` if there is no write, or if there is damage before
+    /// the first write. RocksDB reports such damage and recovers nothing from this log.
     writes: Option<(u64, u64)>,
     /// The sequence number of the last write before the first gap.
     gap: Option<u64>,

@@ -3,7 +3,7 @@
 //! A checkpoint contains RocksDB's own checkpoint (RocksDB flushes and makes hard links to the tables, which never
 //! change) and the files `KLAD`, `LOCK`, `SYNCED` and `CHECKPOINT`. klad makes the checkpoint under a temporary name,
 //! and renames it when all of its data is on disk. A crash therefore never leaves an incomplete checkpoint under its
-//! final name. No request calls this module. Called by `rocksdb`.
+//! final name. The threads that serve requests do not call this module. Called by `rocksdb`.
 
 use std::fs::{self, File};
 use std::io;

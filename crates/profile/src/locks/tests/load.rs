@@ -46,7 +46,7 @@ fn churn(stop: &AtomicBool, mutex: &Mutex<u64>, posix: &Posix, queue: &BoundedQu
         allocate(round);
         *mutex.lock() += 1;
         posix.take_each(&|| allocate(round));
-        // The queue is alternately full and empty.
+        // Each thread adds an item and takes one, so the threads compete for the queue's lock.
         let _ = queue.push(round);
         let _ = queue.try_pop();
         if round.is_multiple_of(64) {

@@ -183,7 +183,7 @@ mod tests {
         parts.windows(2).map(|pair| (variants(pair[0]), pair[1].trim_start())).collect()
     }
 
-    /// The codes of 503 and 507 in `klad_refused_total`, but those of connections.
+    /// The codes of 503 and 507 in `klad_refused_total`, except those of connections.
     fn refusals() -> BTreeSet<&'static str> {
         let is_refusal = |result: &str| {
             ["SERVICE_UNAVAILABLE", "INSUFFICIENT_STORAGE"]

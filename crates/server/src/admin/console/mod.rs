@@ -7,8 +7,9 @@
 //!   /console/data/v1/...        the same as /v1/... on the data listener
 //! ```
 //!
-//! Nothing here waits for storage or for a worker. klad takes a sample each second, also while no console is open, so
-//! that a page can show what happened before it was opened. `admin` calls this; `listener` starts the sampling.
+//! A request for data waits for a worker's answer, but neither storage nor a worker blocks the admin thread. klad takes
+//! a sample each second, also while no console is open, so that a page can show what happened before it was opened.
+//! `admin` calls this; `listener` starts the sampling.
 
 use std::cell::RefCell;
 use std::rc::Rc;

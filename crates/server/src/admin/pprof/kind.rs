@@ -26,7 +26,8 @@ pub(super) enum Kind {
 /// A profile that has begun.
 pub(super) enum Window {
     Cpu(cpu::Window),
-    /// A profile of all allocations since the start of klad, so there was nothing to begin.
+    /// A profile of the heap without `seconds`. jemalloc takes samples from the start of klad on, so there was nothing
+    /// to begin.
     Heap(View),
     Allocations(heap::Window),
     /// A lock profile. The kind decides whether idle waits are included.

@@ -1,6 +1,7 @@
 //! Conditions of requests (RFC 9110, section 13). For a read, this module compares the stored value with the
-//! conditions. A write hands its condition to the engine, which evaluates the condition together with the change. A
-//! condition that klad cannot honour is an error and is never ignored. `route` and `point` call this.
+//! conditions. A write hands its condition to the engine, which evaluates the condition together with the change. klad
+//! never ignores a condition of a write: if klad cannot honour it, klad answers with an error. `route`, `point`,
+//! `batch` and `scan` call this.
 
 use hyper::HeaderMap;
 use hyper::header::{

@@ -225,7 +225,7 @@ mod tests {
 
     const METHODS: [&str; 7] = ["GET", "HEAD", "PUT", "DELETE", "POST", "PATCH", "OPTIONS"];
 
-    /// Asks `route`. A document's path stands for itself, but for the key `k`.
+    /// Asks `route`. In a path of the document, the key is `k`.
     fn ask(method: &str, path: &str, query: &str) -> Result<(), ApiError> {
         let options = Options {
             key_bytes_max: 100,
@@ -242,7 +242,7 @@ mod tests {
         route(&Head { method: &method, path: &path, query, headers: &headers }, &options).map(|_| ())
     }
 
-    /// The methods that `route` takes on a path, of one key in the second form if the query says so.
+    /// The methods that `route` takes on a path. With `key64` in the query, the path `/v1/kv` stands for one key.
     fn methods(path: &str, query: &str) -> Names {
         names(METHODS.into_iter().filter(|method| {
             !matches!(ask(method, path, query), Err(ApiError::MethodNotAllowed(_) | ApiError::NoSuchPath))

@@ -95,7 +95,7 @@ async fn change(
     permit: Option<BodyPermit>,
     durability: Durability,
 ) -> Result<(ChangeResult, Durability), ApiError> {
-    // For a PUT, klad has checked this before it read the body. A change in place stores a value too.
+    // klad has asked whether storage takes a PUT before it read the body. A change in place stores a value too.
     match change.effect {
         Effect::Put(_) => {}
         Effect::Delete => context.worker.executor().writable(ChangeKind::Delete)?,
@@ -140,7 +140,7 @@ pub(super) async fn put(
     Ok(Reply::new(status, Content::bytes(Bytes::new())).with(fields))
 }
 
-/// Removes a value and answers 204. If the key has no value, answers 404, or 412 if there is a condition.
+/// Removes a value and answers 204. If the key has no value, answers 404, or 412 if the request has a condition.
 pub(super) async fn delete(
     context: &Context<'_>,
     mut delete: Change,

@@ -99,7 +99,7 @@ impl Request {
         matches!(self.action, Action::Put { .. })
     }
 
-    /// The longest body that klad reads.
+    /// The longest body that klad reads for this request.
     pub(in crate::http) fn body_bytes_max(&self, options: &Options) -> u64 {
         match self.action {
             Action::Batch(_) => options.batch_bytes_max,

@@ -95,7 +95,7 @@ pub(super) struct Wanted<'w> {
     pub(super) prefix: &'w [u8],
     /// Whether values are copied.
     pub(super) values: bool,
-    /// A change that needs more bytes than this is not read.
+    /// If values are copied, a put that needs more bytes than this is not read.
     pub(super) bytes_max: usize,
 }
 
@@ -139,8 +139,8 @@ impl Records {
         Ok(())
     }
 
-    /// Returns the kind and the payload of the next valid record. As in RocksDB, zeros and a damaged record end a block.
-    /// The caller notices missing batches by their sequence numbers.
+    /// Returns the kind and the payload of the next valid record. As in RocksDB, zeros and a damaged record end a
+    /// block. The caller notices missing batches by their sequence numbers.
     fn next(&mut self) -> io::Result<Option<(u8, Range<usize>)>> {
         loop {
             if let Some((header, rest)) = self.block.get(self.at..).and_then(|rest| rest.split_at_checked(HEADER_BYTES))
@@ -266,7 +266,8 @@ impl BatchReader {
         if wanted.values && needed > wanted.bytes_max {
             return Ok(Entry::TooLarge(needed));
         }
-        // This is at most `bytes_max`, so a damaged length cannot reserve more.
+        // At most `bytes_max`, or without values `RECORD_HEAD_BYTES_MAX` and the overhead. So a damaged length cannot
+        // reserve more.
         stored.reserve_exact(needed - key.len());
         self.append(copied, &mut stored)?;
         self.skip(rest - copied)?;

@@ -265,7 +265,7 @@ fn the_oldest_logs_go_and_a_reader_at_the_end_stays() {
     assert_eq!((versions(&some, 0), versions(&some, 29)), (Err(30), Ok(vec![30, 40])));
     let nothing = ChangeLog::new(store.directory.path(), Retention::NOTHING, 4, 40);
     assert_eq!((versions(&nothing, 39), versions(&nothing, 40)), (Err(41), Ok(Vec::new())));
-    // Its log is gone, but it has read all of it.
+    // The log that the reader has read last is gone, but the reader has read all of it.
     let more = log(&[batch(5, &[put("b", 50)])]);
     fs::write(store.directory.path().join(name_of(5)), more).expect("written");
     everything.committed(5, 50);

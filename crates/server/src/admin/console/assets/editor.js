@@ -99,7 +99,8 @@ export function Editor({ of: key, first, value, onStored, onDone, onCancel }) {
             onStored();
             // The user has left the editor in the meantime.
             if (!isHere.current) return;
-            // `onDone` may open another key before this editor is removed. That must not ask about unsaved text.
+            // `onDone` may open another key before this editor is removed. Then the page must not ask about unsaved
+            // text.
             hasUnsaved = false;
             await onDone(target);
         } catch (error) {

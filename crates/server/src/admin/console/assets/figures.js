@@ -8,7 +8,7 @@ import { seconds } from "./format.js";
 /** The number of samples over which percentiles, means and ratios are computed. */
 const WINDOW = 5;
 /**
- * Selects all operations but change feeds. A change feed lasts as long as its client wants, so its time is not a
+ * Selects all operations except change feeds. A change feed lasts as long as its client wants, so its time is not a
  * latency.
  */
 const LATENT = { not: "changes" };
@@ -150,7 +150,7 @@ export class Between {
         Object.assign(this, { from, to, elapsed: (to.up - from.up) / 1000, samples });
     }
 
-    /** Spans the last `lastMs` of the samples. Returns null until the process has two samples, and the page says so. */
+    /** Spans the last `lastMs` of the samples. Returns null if fewer than two of them are of the current process. */
     static of(samples, lastMs) {
         const last = samples[samples.length - 1];
         const within = samples.filter((one) => isSameProcess(one, last) && one.up >= last.up - lastMs - 200);

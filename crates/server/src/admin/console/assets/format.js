@@ -2,7 +2,7 @@
 
 const NBSP = "\u00a0";
 
-/** A number with up to three significant digits and no more zeros than it needs. */
+/** A number with at most three significant digits and no superfluous zeros. From 1,000 on, a whole number. */
 export function plain(value) {
     const size = Math.abs(value);
     if (size >= 1000) return grouped(value);
@@ -33,7 +33,7 @@ export function seconds(value) {
     ]);
 }
 
-/** Formats a time of minutes to days, s. */
+/** Formats a time that is given in seconds, from minutes to days. */
 export function duration(value) {
     const [days, hours, minutes] = [
         Math.floor(value / 86400),
@@ -51,7 +51,7 @@ export function duration(value) {
     return parts.join(" ").replaceAll(" ", NBSP);
 }
 
-/** Formats the time that is left until something happens, s. */
+/** Formats the time that is left until something happens, given in seconds. */
 export function until(left) {
     return left < 60 ? seconds(left) : duration(left);
 }

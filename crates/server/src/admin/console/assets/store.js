@@ -55,8 +55,8 @@ async function beginningOf(body, max) {
 /**
  * Reads a key. Returns null if it has no value, otherwise
  * `{ bytes, isLarge, size, etag, type, encoding, ttl, modified, meta, readAt }`. `size` counts the stored bytes.
- * `bytes` are the decoded bytes, but only their beginning if the value is large. `bytes` is null if the value could not
- * be read or decoded.
+ * `bytes` are the decoded bytes, but only their beginning if the value is large. `bytes` is null if the value has a
+ * Content-Encoding, and the browser could not read or decode it.
  */
 export async function read(key) {
     let answer;

@@ -5,7 +5,10 @@ import { Between } from "./figures.js";
 import { bytes, count, plain, seconds, share } from "./format.js";
 
 const WINDOW_MS = 10000;
-/** If syncs take longer than this at p99, the page says so, seconds. A fast disk takes a tenth of this time. */
+/**
+ * Seconds. If the p99 of syncs is longer than this, the page says that writes wait for the disk. If the p99 of gets is
+ * longer, the page says that reads wait for storage. A fast disk syncs in a tenth of this time.
+ */
 const SYNC_SLOW_S = 0.01;
 const SYNC_BAD_S = 0.1;
 /** A queue is standing if the waiting time of its oldest operation never fell below this, seconds. */
@@ -240,7 +243,7 @@ const RULES = [
     },
 ];
 
-/** Returns `{ findings, summary, now }`, or null before klad has two samples. `threads`: the number of workers. */
+/** Returns `{ findings, summary, now }`, or null until the page has two samples. `threads`: the number of workers. */
 export function verdict(samples, threads) {
     const now = Between.of(samples, WINDOW_MS);
     if (!now) return null;

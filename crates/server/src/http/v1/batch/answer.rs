@@ -1,7 +1,7 @@
 //! The body of an answer to a batch: the results in the order of the items.
 //!
-//! A short answer has a length. A long answer is a stream: klad encodes a slice of it while the client takes the slice
-//! before, so only one slice is in memory besides the values. `batch` creates the body; `body` reads it.
+//! A short answer has a length. A long answer is a stream. klad encodes a slice of the stream only after it has handed
+//! over the slice before, so only one slice is in memory besides the values. `batch` creates the body; `body` reads it.
 
 use std::task::{Context, Poll};
 use std::vec::IntoIter;

@@ -176,8 +176,8 @@ pub(super) async fn answer(context: &Context<'_>, request: Request, upload: Uplo
     Ok(Reply::new(StatusCode::OK, content).with(fields))
 }
 
-/// The bytes that a batch may read: a quarter of the body budget if that is less than the limit. Otherwise a small
-/// server could never read any.
+/// The bytes that a batch may read: [`BATCH_READ_BYTES_MAX`], or a quarter of the body budget if that is less. Without
+/// the second limit, a batch could read nothing on a server with a small body budget.
 fn read_bytes_max(context: &Context<'_>) -> usize {
     let quarter = context.worker.executor().budget().bytes() / 4;
     usize::try_from(quarter).map_or(BATCH_READ_BYTES_MAX, |quarter| quarter.min(BATCH_READ_BYTES_MAX))
@@ -238,9 +238,9 @@ fn value_bytes(result: &ChangeResult) -> usize {
     }
 }
 
-/// Takes a permit for the answer if values of `results` need more than `permit` in it. They may take `factor` times
-/// their size. Without memory for it, a batch that `only_reads` is rejected. After a change it must be answered: then
-/// the gets whose values do not fit fail.
+/// Takes a larger permit for the answer if the answer may need more than `permit`. In the answer, a value takes up to
+/// `factor` times its size. If there is no larger permit, klad rejects a batch that `only_reads`. klad must answer a
+/// batch that has changed something, so there it lets the gets fail whose values do not fit.
 fn memory_for(
     context: &Context<'_>,
     results: &mut [ChangeResult],

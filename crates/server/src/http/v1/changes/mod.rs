@@ -6,8 +6,9 @@
 //!                                  FeedBody: step ─▶ chunk ─▶ step ─▶ … nothing new: sleep until the bell rings
 //! ```
 //!
-//! Between two steps a feed holds only its position. So a slow reader costs no memory and no thread. The feed ends with
-//! `version-gone` when klad no longer keeps the changes that the feed has not read. `route` and `v1` call this.
+//! Between two steps a feed holds only its position. So a slow reader costs no thread, and no memory beyond the chunk
+//! that it has not taken yet. The feed ends with `version-gone` when klad no longer keeps the changes that the feed has
+//! not read. `route` and `v1` call this.
 
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};

@@ -300,8 +300,8 @@ async fn gather(context: &Context<'_>, scan: &Scan, request: &Request) -> Result
         page.permit = step.permit.or(page.permit);
         page.rest = step.rest;
         if bytes > CACHED_VALUE_BYTES_MAX && page.permit.is_none() {
-            // A slow client can hold the page in memory until the write timeout. If there is no memory for it, the page
-            // ends here.
+            // A slow client can hold the page in memory until the write timeout, so a large page needs a permit.
+            // Without a permit, the page ends here.
             page.permit = context.worker.executor().budget().try_take(SCAN_PAGE_BYTES_MAX);
             if page.permit.is_none() {
                 break;
@@ -310,7 +310,7 @@ async fn gather(context: &Context<'_>, scan: &Scan, request: &Request) -> Result
         if items_left == 0 || bytes >= bytes_max || scan.is_over() {
             break;
         }
-        // If all steps end at once, the worker would otherwise serve no other connection.
+        // Yield, because otherwise the worker would serve no other connection while all steps end at once.
         tokio::task::yield_now().await;
     }
     Ok(page)

@@ -28,7 +28,7 @@ pub(super) struct Scan {
     keys_only: bool,
     consistency: Consistency,
     /// The state that all steps read. The first step takes it. After the first step, `None` means that the engine has
-    /// no snapshots, or that the scan's time is over.
+    /// no snapshots, or that klad has dropped the snapshot.
     snapshot: RefCell<Option<Snapshot>>,
     /// When the scan must end.
     until: Instant,
@@ -89,7 +89,7 @@ impl Scan {
         clock::now() >= self.until
     }
 
-    /// Drops the snapshot, because the scan's time is over.
+    /// Drops the snapshot, because no step will read it any more.
     pub(super) fn drop_snapshot(&self) {
         self.snapshot.take();
     }
@@ -111,7 +111,7 @@ impl Scan {
             match self.try_step(&rest, limits, deadline).await? {
                 Tried::Step(step) => return Ok(Step { permit, ..step }),
                 Tried::TooLarge(bytes) => {
-                    // Release first: two scans that hold budget and wait for each other would wait for ever.
+                    // Release first: two scans that hold budget would wait for each other until the timeout.
                     drop(permit.take());
                     let budget = self.worker_context.executor().budget();
                     let wait = tokio::time::timeout(BODY_BUDGET_TIMEOUT, budget.take(bytes as u64));
