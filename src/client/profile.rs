@@ -2,8 +2,8 @@
 //! `client::run`.
 //!
 //! ```text
-//!     target (path and query of the profile) ──▶ exchange ──▶ pprof ──▶ table | picture | file
-//!     two files ──▶ pprof, collapsed ──▶ difference ────────────────────────┘
+//!     target (path and query of the profile) ──▶ exchange ──▶ pprof ──▶ table, picture or file
+//!     two files (pprof or collapsed stacks) ──▶ difference ──▶ table, picture or file
 //! ```
 //!
 //! The command requests the protobuf for every output, because the protobuf has all the data, and the drawing then does

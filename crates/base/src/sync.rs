@@ -147,7 +147,7 @@ impl Condvar {
     }
 
     /// Releases the lock, waits for a notification, and takes the lock again. Spurious wake-ups are possible. The
-    /// function is not inlined, so that profiles show its name as the innermost one of the stack.
+    /// function is not inlined, so that the stacks in profiles contain its name.
     #[inline(never)]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>, cause: Cause) -> MutexGuard<'a, T> {
         if is_profiling() {

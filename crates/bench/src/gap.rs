@@ -1,6 +1,6 @@
-//! Finds the longest time without a good answer. An interval is divided into a hundred parts. A bit mask has one bit
-//! for each part with a good answer. The masks need constant memory, and a bitwise OR combines the masks of several
-//! threads. Called by `generator` and `collector`.
+//! Finds the longest time without a good answer. Each interval of the run has a hundred parts, and a bit mask with one
+//! bit for each part. The bit is set if a good answer arrived in that part. The masks need constant memory, and a
+//! bitwise OR combines the masks of several threads. Called by `generator` and `collector`.
 
 use crate::schedule::Nanos;
 

@@ -91,12 +91,12 @@ struct ClosedWindow {
 }
 
 impl Window {
-    /// Starts a profile at `hz`, 1 to [`HZ_MAX`]. All profiles at a time have the same rate.
+    /// Starts a profile at `hz`, 1 to [`HZ_MAX`]. Profiles that are taken at the same time have the same rate.
     ///
     /// # Errors
     /// [`Error::Busy`] if a profile with another rate, or [`WINDOWS_MAX`] profiles, are being taken.
-    /// [`Error::Refused`] if the system denies all timers, the signal handler, the list of threads, another thread, or
-    /// reading klad's own stacks.
+    /// [`Error::Refused`] if the system lets klad not create a timer for any thread, set the signal handler, list the
+    /// threads, start a thread, or read its own stacks.
     ///
     /// # Panics
     /// If `hz` is out of range.

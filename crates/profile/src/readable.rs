@@ -6,8 +6,8 @@
 
 use cpp_demangle::DemangleOptions;
 
-/// The length, characters, above which a name loses the inner parts of its generic parameters. If it is still longer,
-/// it loses all generic parameters.
+/// The maximum length of a name with all its generic parameters, in characters. A longer name loses the parameters of
+/// its parameters. If it is still longer than this, it loses all parameters.
 const LONG: usize = 100;
 
 /// The bytes of a name that are kept; a longer name is cut here and ends with `…`. Some names of C++ templates have
@@ -43,9 +43,12 @@ fn rust(symbol: &str) -> Option<String> {
     Some(without_letter_parameters(&with_own_type_first(name)))
 }
 
-/// Turns `<a::T as b::Trait>::f`, `<a::T>::f`, `b::<impl a::T>::f` and `b::<impl b::Trait for a::T>::f` into
-/// `a::T::f`, and `f::<a::T>` into `f`. Types without a module keep their form: `<u64 as core::fmt::Display>::fmt`,
-/// `core::num::<impl u64>::pow`.
+/// Shortens the name of a method to its type and function, and drops the generic arguments of a function:
+///
+/// * `<a::T as b::Trait>::f`, `<a::T>::f`, `b::<impl a::T>::f` and `b::<impl b::Trait for a::T>::f` become `a::T::f`.
+/// * `f::<a::T>` becomes `f`.
+/// * Methods of types without a module keep their names: `<u64 as core::fmt::Display>::fmt`,
+///   `core::num::<impl u64>::pow`.
 fn with_own_type_first(mut name: String) -> String {
     let mut from = 0;
     while let Some(open) = name[from..].find('<').map(|at| from + at) {

@@ -65,8 +65,8 @@ pub const PIPELINE_REQUESTS_MAX: usize = 128;
 /// A read of storage on the worker counts as this many requests towards [`PIPELINE_REQUESTS_MAX`].
 pub const STORAGE_READ_REQUESTS: usize = 8;
 
-/// The maximum of bytes of a value that klad writes in one piece, with or without hyper. hyper's flat write buffer
-/// keeps the capacity to which it has grown, so a larger piece would take memory for as long as the connection lives.
+/// klad writes a larger value in pieces of this size, bytes, with hyper and without. hyper's flat write buffer keeps
+/// the capacity to which it has grown, so larger pieces would take memory for as long as the connection lives.
 pub const RESPONSE_FRAME_BYTES_MAX: usize = 64 << 10;
 
 /// What the memory budget charges for one idle connection, bytes. hyper's two initial buffers have 8 KiB each; hyper's
@@ -370,11 +370,11 @@ pub const VALUE_CACHE_PERCENT: u64 = 25;
 /// (1/√32). With jemalloc's default of 512 KiB, GETs took 1.7 % more CPU time.
 pub const HEAP_SAMPLE_BYTES: u64 = 2 << 20;
 
-/// The smallest `--heap-sample` other than 0, bytes. With a smaller value, jemalloc would record a stack for most
+/// The smallest `--heap-sample` other than 0 (off), bytes. With a smaller value, jemalloc would record a stack for most
 /// allocations, and each stack takes some microseconds.
 pub const HEAP_SAMPLE_BYTES_MIN: u64 = 4 << 10;
 
-/// The largest `--heap-sample`, bytes. With a larger value, a process of any size would have no samples.
+/// The largest `--heap-sample`, bytes. With a larger value, the profile of a usual process would have hardly a sample.
 pub const HEAP_SAMPLE_BYTES_CEILING: u64 = 1 << 30;
 
 /// Default of `--slow-request`. People notice a second. On a healthy machine a point operation takes less: a sync takes

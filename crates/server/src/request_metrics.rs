@@ -102,8 +102,8 @@ const OPS: usize = Op::ALL.len();
 const OUTCOMES: usize = Outcome::ALL.len();
 const PHASES: usize = Phase::ALL.len();
 
-/// The maximum of known reasons for rejections. It is a constant, so that the counters need no allocation. A rejection
-/// with an unknown reason counts as `other`.
+/// The maximum number of reasons for rejections that have counters of their own ([`Requests::new`] gets the list). It
+/// is a constant, so that the counters need no allocation. A rejection for another reason counts as `other`.
 const REASONS_MAX: usize = 64;
 
 /// A request that has ended.

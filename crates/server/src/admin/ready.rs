@@ -5,7 +5,9 @@
 //!   /readyz?verbose    200 or 503, and a line for each check with its state, as in etcd and Kubernetes
 //! ```
 //!
-//! `/drain` lets an operator make `/readyz` answer 503, while klad continues to serve. `admin` calls this.
+//! `/drain` lets an operator make `/readyz` answer 503, while klad continues to serve.
+//!
+//! `admin` calls this module.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! `--execution stealing`: each thread has its own queue, and takes work from the others when its queue is empty.
+//! `--execution stealing`: each storage thread has its own queue, and steals from the others when its queue is empty.
 //!
 //! ```text
 //!   worker 0 ──▶ shared queue 0 ─┐   ┌─▶ own queue ─▶ klad-steal-0 ─▶ PendingOperation ─▶ worker
@@ -6,10 +6,10 @@
 //!      …                         │   │        └── idle threads steal from it
 //! ```
 //!
-//! This is the work-stealing pool of a published report. A worker pushes into its shared queue. A thread moves several
-//! tasks at once from a shared queue to its own. All threads share one lock, which they take only to go to sleep and to
-//! wake another thread. The threads' own queues are those of Chase and Lev (2005), from `crossbeam-deque`. A thread
-//! that finds no work sleeps. `execution` calls this.
+//! One of the published reports that klad reproduces has such a pool. A worker pushes into its shared queue. A
+//! `klad-steal` thread moves several tasks at once from a shared queue to its own. A thread that finds no work sleeps.
+//! All threads share one lock, which they take only to go to sleep and to wake another thread. The threads' own queues
+//! are those of Chase and Lev (2005), from `crossbeam-deque`. `execution` calls this.
 
 use std::cell::Cell;
 use std::sync::Arc;

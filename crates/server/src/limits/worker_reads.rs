@@ -31,12 +31,14 @@ pub const SLOW_READS_MAX: u32 = 8;
 /// other answers. It occurs when a quick disk reads a page that the page cache lacks.
 pub const SHORT_SLEEP_MAX: Duration = Duration::from_micros(500);
 
-/// The size of two budgets of a worker, one for short sleeps of its reads of storage, and one for longer sleeps. When a
-/// budget is used up, the worker hands reads over again.
+/// A worker that reads storage itself sleeps when a read must wait for the disk. It has two budgets for these sleeps,
+/// one for short sleeps and one for longer ones, and this is the size of each. When a budget is used up, the worker
+/// hands its reads over to storage threads again.
 pub const WORKER_READ_SLEEP_MAX: Duration = Duration::from_millis(5);
 
-/// In the long run, short sleeps may take one part in this many of the time. A worker that only reads storage loses
-/// less time by these sleeps than by handing its reads over.
+/// The budget for short sleeps grows by the elapsed time divided by this, so in the long run short sleeps may take this
+/// part of the time. A worker that does nothing but reads of storage loses less time by these sleeps than by handing
+/// the reads over.
 pub const SHORT_SLEEP_PARTS: u32 = 10;
 
 /// In the long run, longer sleeps may take one part in this many of the time.

@@ -175,9 +175,9 @@ fn truncate_torn_tail(scan: &JournalScan) -> io::Result<()> {
     torn_tail.truncate()
 }
 
-/// Deletes the files of an interrupted first start, because fjall cannot open them. klad has not given out a version
-/// yet, so the files should contain no writes. If they do, the function deletes nothing and returns
-/// [`OpenError::Damaged`].
+/// Deletes the files of an interrupted first start, because fjall cannot open them. Called only if klad has never
+/// completed a start with this directory, so the files should contain no writes. If they do, the function deletes
+/// nothing and returns [`OpenError::Damaged`].
 fn clear_interrupted_start(files: &Path, scan: &JournalScan) -> Result<(), OpenError> {
     let tables = keyspaces(files).unwrap_or_default().into_iter().any(|keyspace| {
         let tables = fs::read_dir(files.join(keyspace).join("tables"));

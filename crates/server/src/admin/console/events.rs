@@ -68,9 +68,9 @@ fn known(ring: &Ring) -> Known {
     (ring.latest().series().len(), ring.latest().left_out())
 }
 
-/// Returns the next event for a client that knows `client` about the series and needs the sample `next`. The second
-/// value is the number of the sample that the client needs after this event. Returns `None` if the client has
-/// everything.
+/// Returns the next event for a client. `client` says which series the client knows, and `next` is the number of the
+/// sample that it needs next. The second value is the number of the sample that it needs after this event. Returns
+/// `None` if the client has everything.
 fn event(ring: &Ring, client: Known, next: u64) -> Option<(String, u64)> {
     let next = next.max(ring.oldest());
     if known(ring) != client {

@@ -110,8 +110,8 @@ enum LogEnd {
 }
 
 impl ChangeLog {
-    /// Opens the feed of a database whose last committed write has the sequence number `sequence`. All versions up to
-    /// `version` may have been given out.
+    /// Opens the log of a database whose last committed write has the sequence number `sequence`. No write has a
+    /// version above `version`.
     pub(super) fn new(files: &Path, retention: Retention, sequence: u64, version: u64) -> ChangeLog {
         let log = ChangeLog {
             files: files.to_owned(),
