@@ -194,9 +194,9 @@ pub struct ServeArgs {
     pub durability: DurabilityName,
     /// Interval at which klad syncs async writes to the disk.
     ///
-    /// If the machine fails, the async writes since the last sync can be lost: the writes of one interval, and the
-    /// writes that arrived while the sync ran. If a write survives, every earlier write survives too, with one
-    /// exception: see docs/durability.md.
+    /// If the machine fails, the latest async writes can be lost: at most the writes of one interval, and those that
+    /// arrived while a sync was running. If a write survives, every earlier write survives too, with one exception: see
+    /// docs/durability.md.
     ///
     /// Range: more than 0.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = positive_duration, help_heading = PLACES)]

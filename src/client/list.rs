@@ -29,7 +29,7 @@ impl Range {
     /// Returns the range of a command line.
     ///
     /// # Errors
-    /// A key does not have the form that `args.keys` names, or END is an empty key.
+    /// If a key does not have the form that `args.keys` names, or if END is an empty key.
     pub(super) fn of(args: &RangeArgs) -> Result<Range, Error> {
         let decoded = |argument: &Option<std::ffi::OsString>| match argument {
             Some(argument) => key::decode(argument, args.keys).map(Some),

@@ -1,5 +1,6 @@
-//! Change feeds: every acknowledged change comes exactly once and in order, also after a restart and a kill; klad says
-//! which changes it no longer keeps; slow readers, heartbeats, limits, tokens and the end of a feed.
+//! Change feeds: every acknowledged change comes exactly once and in order, also after a restart and a kill. klad says
+//! which changes it no longer keeps. Other tests are about slow readers, heartbeats, limits, tokens and the end of a
+//! feed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

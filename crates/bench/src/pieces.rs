@@ -1,5 +1,5 @@
-//! Divides the measured part into at most ten equal groups of whole intervals. `klad bench compare` uses these pieces
-//! as repeats if one of its sides is a single run.
+//! Divides the measured part of a run into at most ten equal groups of whole intervals, the pieces. If one side of
+//! `klad bench compare` is a single run, the pieces of all runs serve as repeats.
 //!
 //! Each piece has one histogram, so memory does not grow with the run. A request belongs to the piece in which it
 //! ended, even if it started in the warm-up. Otherwise the first piece would lack slow requests. Requests belong to no

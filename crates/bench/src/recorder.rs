@@ -366,9 +366,9 @@ impl Recorder {
         self.tallies.iter().enumerate().filter_map(|(phase, tally)| Some((phase, tally.as_deref()?)))
     }
 
-    /// Removes all records but keeps the memory, so that the next interval allocates nothing. Only a phase without
-    /// records in this interval frees its memory, because otherwise a run of many stages would hold memory for each
-    /// stage.
+    /// Removes all records but keeps the memory, so that the next interval allocates nothing. Exception: the memory of
+    /// a phase that has no records in this interval is freed, so that a run of many phases does not hold memory for
+    /// all.
     pub fn clear(&mut self) {
         for tally in &mut self.tallies {
             let idle = tally.as_ref().is_some_and(|tally| tally.is_empty());

@@ -35,8 +35,8 @@ pub const MEMTABLE_BYTES_MAX: u64 = 4 << 20;
 /// the default disk reserve.
 pub const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The shortest interval between two readings of engine figures that cost time for each file. For a thousand tables
-/// (30 GiB), such a reading takes about a millisecond.
+/// Some engine figures take longer to read the more files there are: with a thousand tables (30 GiB), about a
+/// millisecond. This is the shortest interval between two such readings.
 pub const SLOW_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The number of versions that a checkpoint skips. A store that is started from a checkpoint gives out versions from

@@ -133,10 +133,11 @@ impl Acceptor {
     }
 }
 
-/// The rate limit for accepting connections. It applies while all workers are strained, which means that their loop
-/// iterations are too long, and for some time after. Accepting a connection costs more than a request, whereas a
-/// connection that klad has not accepted waits in the kernel at no cost. The limit begins at [`ACCEPTS_CAUTIOUS`].
-/// After each [`ACCEPT_STEP`], klad halves the limit if all workers are strained, and doubles it otherwise.
+/// The rate limit for accepting connections. A worker is strained if its loop iterations are too long. The limit
+/// applies while all workers are strained, and for some time after that. Accepting a connection costs more than a
+/// request, whereas a connection that klad has not accepted waits in the kernel at no cost. The limit begins at
+/// [`ACCEPTS_CAUTIOUS`]. After each [`ACCEPT_STEP`], klad halves the limit if all workers are strained, and doubles it
+/// otherwise.
 struct AcceptRateLimit {
     /// Connections a second. [`ACCEPTS_MAX`] means no limit.
     rate: u32,

@@ -170,7 +170,8 @@ impl DelayQueue {
     }
 
     /// Moves operations that have waited longer than [`Queues::age_max`] into `rejected`, and other operations whose
-    /// deadline has passed into `late`. Leaves steps in the queue. This works even if no thread serves the queue.
+    /// deadline has passed into `late`. Steps of ranges and feeds stay in the queue. This works even if no thread
+    /// serves the queue.
     pub(super) fn expire(&self, rejected: &mut Vec<Task>, late: &mut Vec<Task>) {
         let mut state = self.state.lock();
         if let Some(control) = state.control {

@@ -154,8 +154,8 @@ impl Monitor {
         self.latest.lock().clone()
     }
 
-    /// Takes a new observation. Adds the engine's `engine_measures` and the metrics of the value cache. May wait for
-    /// RocksDB's mutex and for the disk.
+    /// Reads RocksDB's figures and stores them for the readers of this monitor, together with klad's own figures:
+    /// `engine_measures`, and those of the value cache. May wait for RocksDB's mutex and for the disk.
     pub(super) fn update(&self, db: &DB, engine_measures: Vec<Measure>, values: &Stats) {
         let taken = clock::now();
         let file_stats = self.update_file_stats(db, taken);

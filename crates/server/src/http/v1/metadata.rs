@@ -2,7 +2,7 @@
 //! entry to the bytes that klad stores, and decodes these bytes.
 //!
 //! ```text
-//!   stored: entries, each │ length of the name 1 │ length of the value 2, little-endian │ name │ value │
+//!   stored: entries, each │ length of name (1 byte) │ length of value (2 bytes, little-endian) │ name │ value │
 //!           the entry with the empty name is the content type, the one with the name ":" the content encoding
 //! ```
 //!
