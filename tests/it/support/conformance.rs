@@ -25,12 +25,12 @@ pub(crate) fn on_one_bucket(check: impl FnOnce(&Server, &mut Client)) {
 
 /// One at a time: all use the same keyspaces, because a table takes memory of each node for as long as the node runs.
 fn in_keyspace(keyspace: &str, buckets: &str, made: &Once, check: impl FnOnce(&Server, &mut Client)) {
-    static TURN: Mutex<()> = Mutex::new(());
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if !cfg!(feature = "cassandra") {
         return;
     }
     let Some(cluster) = cassandra::whole() else { return };
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     made.call_once(|| {
         Klad::new("cluster init --replication datacenter1:3 --keyspace")
             .arg(keyspace)

@@ -56,13 +56,13 @@ impl Service {
         // A run takes only free slots and free memory. If more is needed, klad serves the other requests one by one.
         let most = PIPELINE_REQUESTS_MAX.min(executor.free_slots());
         let whole = PLAIN_REQUEST_BYTES_MAX as u64;
-        let room = if executor.budget().has_free(whole) { whole } else { SMALL_BODY_BYTES };
+        let body_bytes_max = if executor.budget().has_free(whole) { whole } else { SMALL_BODY_BYTES };
         let (mut requests, mut changes, mut length, mut body_bytes) = (Vec::new(), Vec::new(), 0, 0);
         let mut durability = None;
         while requests.len() < most
             && let Some(request) = plain::read(&bytes[length..], head_bytes_max)
             && request.writes()
-            && body_bytes + request.body.len() as u64 <= room
+            && body_bytes + request.body.len() as u64 <= body_bytes_max
             && let Some(member) = self.member(&request, exchange)
             && *durability.get_or_insert(member.durability) == member.durability
         {

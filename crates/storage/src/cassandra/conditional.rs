@@ -157,10 +157,8 @@ impl Cluster {
         };
         let failure = match result {
             Ok(result) => {
-                let Some(applied) = applied(result) else {
-                    let why = "the answer to a conditional write could not be read".to_owned();
-                    return Err(self.counters.failed(&Error::Undetermined { why }));
-                };
+                let answer = applied(result);
+                let applied = answer.map_err(|why| self.counters.failed(&Error::Undetermined { why }))?;
                 return Ok(if applied { Tried::Applied } else { Tried::OtherState });
             }
             Err(error) => Failure::of(&error, level),
@@ -285,9 +283,16 @@ fn shown<'s>(stores: &'s [Stores], stored: &HashMap<Bytes, Stored>) -> &'s Store
     best.or_else(|| stores.iter().find(value)).unwrap_or(&stores[0])
 }
 
-/// Whether a conditional statement was applied, as its answer says. `None` if the answer cannot be read.
-fn applied(answer: QueryResult) -> Option<bool> {
-    Some(is_applied(&answer.into_rows_result().ok()?.first_row::<Row>().ok()?))
+/// Whether a conditional statement was applied, as its answer says.
+///
+/// # Errors
+/// Why the answer cannot be read.
+fn applied(answer: QueryResult) -> Result<bool, String> {
+    let unreadable =
+        |error: &dyn std::fmt::Display| format!("the answer to a conditional write is unreadable: {error}");
+    let rows = answer.into_rows_result().map_err(|error| unreadable(&error))?;
+    let row = rows.first_row::<Row>().map_err(|error| unreadable(&error))?;
+    Ok(is_applied(&row))
 }
 
 fn unanswered() -> Error {
