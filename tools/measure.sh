@@ -1,8 +1,8 @@
 #!/bin/sh
 # `make measure`: runs the measurements of a release: the tests in tests/measure, one at a time, then all measurements
 # of xtask except `cluster`, then the experiment `overload`, which prints where its report is. Takes about an hour and a
-# half on a quiet machine, and needs redis-server and redis-benchmark. ARGS has options of `klad lab run`, such as
-# --scale 0.1.
+# half on a quiet machine, and needs redis-server, redis-benchmark and vmtouch. ARGS has options of `klad lab run`, such
+# as --scale 0.1.
 set -eu
 
 cd "$(dirname "$0")/.."

@@ -30,8 +30,8 @@ command_of() {
     fjall-alone)
         echo cargo check --locked --package klad --tests --no-default-features --features fjall --target-dir "$CARGO_TARGET_DIR/memory-engine"
         ;;
-    # klad without RocksDB and fjall: compiles it without optimization, and runs the contract tests. It has a target
-    # directory of its own, so that this klad does not replace the complete one.
+    # klad without RocksDB and fjall: compiles it without optimization, and runs the contract tests. The target
+    # directory is not the usual one, so that this klad does not replace the complete one.
     memory-engine)
         echo cargo test --locked --package klad --no-default-features --target-dir "$CARGO_TARGET_DIR/memory-engine" --test it -- contract
         ;;

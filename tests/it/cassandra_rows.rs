@@ -1,4 +1,4 @@
-//! `--engine cassandra` through klad's socket: what only this engine does. The tests of every engine check it, too.
+//! `--engine cassandra` through klad's socket: what only this engine does. The tests of every engine run on it, too.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

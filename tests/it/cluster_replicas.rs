@@ -102,7 +102,8 @@ fn writes_of_two_klads_at_the_same_time_have_one_order() {
     }
 }
 
-/// Checks that a request succeeds only if as many copies as it asks for are among the `answering` ones.
+/// Checks that a request succeeds if at least as many copies answer as it asks for, and otherwise gets 504. `answering`
+/// is the number of copies that answer.
 fn statuses_are_right(klads: &Klads, answering: u32) {
     for (more, asked) in [
         ("", 2),

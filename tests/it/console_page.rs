@@ -380,7 +380,7 @@ fn a_token_is_asked_for_and_kept_only_in_memory() {
         browser.run("return JSON.stringify([location.href, document.cookie, {...localStorage}, {...sessionStorage}])");
     assert!(!kept.as_str().unwrap().contains(READER), "{kept}");
 
-    // A user who may only read sees no button.
+    // A user who may only read sees no button in this view.
     browser.run("location.hash = '#/care'");
     browser.wait("document.querySelectorAll('.options tbody tr').length > 30");
     let buttons = "return Array.from(document.querySelectorAll('main button')).map((one) => one.textContent)";

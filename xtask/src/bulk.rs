@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Servers run on one half of the cores, loads on the other half. Figures are medians of the rounds; only the rate of a
-//! scan is that of one scan, and the memory is the peak. The CPU time includes the flushes and compactions that the
-//! entries cause. So the measurement of a load ends only when these flushes and compactions have ended.
+//! scan is that of one scan, and the memory is how much the peak grows. The CPU time includes the flushes and
+//! compactions that the entries cause. So the measurement of a load ends only when these have ended.
 
 use std::io::Read as _;
 use std::net::SocketAddr;

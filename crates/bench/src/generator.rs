@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Each thread runs one generator on a [`Network`]. It takes a start from the schedule only when it has a connection
-//! for the start, and then waits until it is due. So no start is late because another thread sleeps, and no thread has
+//! for it, and then waits until the start is due. So no start is late because another thread sleeps, and no thread has
 //! to wake another. If all connections are busy, a due request waits, and the wait counts. Used by `threads`.
 
 use std::cmp::Reverse;

@@ -96,8 +96,8 @@ impl Outcome {
         }
     }
 
-    /// Returns `true` if the outcome is good for a client that asked for `operation`. Status 404 is good for an
-    /// operation on a key, but not for a fixed request or a script's request.
+    /// Returns `true` if the outcome is good for a client that asked for `operation`. Status 404 is good for
+    /// operations on keys, also in a batch, but not for a fixed request or a script's request.
     #[must_use]
     pub fn is_good_for(self, operation: Operation) -> bool {
         match self {

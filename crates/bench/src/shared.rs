@@ -148,8 +148,8 @@ impl Shared {
     pub fn record_untaken_starts(&self, recorder: &mut Recorder) {
         let mut requests = Requests::new(self.workload.clone(), 0);
         let end = self.end();
-        // There may be millions of such starts. Neighbours that differ by less than the histogram's resolution are
-        // recorded together.
+        // There may be millions of such starts. Neighbours that differ by at most a quarter of the histogram's
+        // resolution are recorded together.
         let mut alike: Option<(RequestEnd, u64)> = None;
         if self.mode() == Mode::Closed {
             return;

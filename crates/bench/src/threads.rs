@@ -219,7 +219,7 @@ fn connect_all(channels: &Channels, threads: usize, address: SocketAddr) -> anyh
     Ok((connected, failure))
 }
 
-/// Waits for the threads, and adds their last records and the starts that no thread has sent.
+/// Waits for the threads, and adds their last records and the starts that no thread has recorded.
 fn gather(
     handles: Vec<JoinHandle<Option<ThreadResult>>>,
     shared: &Shared,

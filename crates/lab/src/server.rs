@@ -117,7 +117,8 @@ impl RunningServer {
         };
         command.stdout(log.try_clone()?).stderr(log);
         let is_klad = matches!(spec.kind, ServerKind::Klad { .. });
-        // klad can listen on a reserved address. A peer may not set `SO_REUSEADDR`, so its reservation ends here.
+        // klad can listen on a reserved address. Some peers do not set `SO_REUSEADDR`, so the reservation of a peer
+        // ends here.
         let _reserved = is_klad.then_some(reserved);
         let url = format!("http://{}", if is_klad { admin } else { address }).parse().map_err(anyhow::Error::msg)?;
         let asked = Arc::new(Admin { url, token: None });

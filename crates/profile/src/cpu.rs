@@ -95,8 +95,8 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::Busy`] if a profile with another rate, or [`WINDOWS_MAX`] profiles, are being taken.
-    /// [`Error::Refused`] if the system lets klad not create a timer for any thread, set the signal handler, list the
-    /// threads, start a thread, or read its own stacks.
+    /// [`Error::Refused`] if the system does not let klad create any timer, set the signal handler, list the threads,
+    /// start a thread, or read its own stacks.
     ///
     /// # Panics
     /// If `hz` is out of range.

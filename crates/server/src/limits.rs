@@ -65,7 +65,7 @@ pub const PIPELINE_REQUESTS_MAX: usize = 128;
 /// A read of storage on the worker counts as this many requests towards [`PIPELINE_REQUESTS_MAX`].
 pub const STORAGE_READ_REQUESTS: usize = 8;
 
-/// klad writes a larger value in pieces of this size, bytes, with hyper and without. hyper's flat write buffer keeps
+/// klad writes a value in pieces of at most this many bytes, with hyper and without. hyper's flat write buffer keeps
 /// the capacity to which it has grown, so larger pieces would take memory for as long as the connection lives.
 pub const RESPONSE_FRAME_BYTES_MAX: usize = 64 << 10;
 

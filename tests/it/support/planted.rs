@@ -45,7 +45,7 @@ pub(crate) enum Defect {
     SyncsEachWrite,
     /// The end of a range is included in the range, unless it is read backwards.
     InclusiveEnd,
-    /// The first entry of each scan step is missing, except in the first step after the start.
+    /// The first entry of each scan step is missing, except in the first step after the server's start.
     SkipsAtSteps,
     /// Each scan step reads the state at its own time.
     ForgetsSnapshots,

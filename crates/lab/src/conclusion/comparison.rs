@@ -51,7 +51,6 @@ impl ContestedFigure {
 
     /// Returns the indexes of the variants that have this figure, best first. Variants that cannot be judged are left
     /// out if at least two others can be judged; otherwise they come last.
-    /// If more than one can be judged, the others are left out.
     pub(super) fn order(&self, variants: &[VariantRuns]) -> Vec<usize> {
         let level = |index: usize| Some((index, self.level(&variants[index])?));
         let mut order: Vec<(usize, f64)> = (0..variants.len()).filter_map(level).collect();

@@ -1,7 +1,7 @@
-//! The databases of an experiment. The lab fills one database for each engine, compression and program. The stage says
-//! whether all runs read this database, each run gets a copy of it, or each run starts with an empty one. Servers of
-//! the engine `memory` and peers have no such database: the lab fills them before each run that needs data. Called by
-//! `runner`.
+//! The databases of an experiment. The lab fills one database for each engine and compression, and one for each variant
+//! with a program of its own. The stage says whether all runs read this database, each run gets a copy of it, or each
+//! run starts with an empty one. Servers of the engine `memory` and peers have no such database: the lab fills them
+//! before each run that needs data, except peers with `fill = false`. Called by `runner`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

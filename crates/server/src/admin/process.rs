@@ -2,7 +2,8 @@
 //!
 //! Reading the kernel's figures waits for no lock of the kernel's memory management, because `/proc/self/status` and
 //! `stat` have counters. `smaps` would walk the address space. The admin thread reads the kernel's figures for each
-//! request and for each sample of the console. Another thread, which may wait, reads the allocator's figures.
+//! request for `/metrics` or `/debug/memory`, and for each sample of the console. Another thread, which may wait, reads
+//! the allocator's figures.
 
 use rustix::process::{Resource, getrlimit};
 

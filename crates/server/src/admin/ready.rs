@@ -1,7 +1,7 @@
 //! `/readyz`: whether klad accepts reads and writes, and if not, why.
 //!
 //! ```text
-//!   /readyz            200 ready, or the problem document that a write would get: 503, or 507 (disk or memory full)
+//!   /readyz            200 ready, or a problem document: 503 (also in a drain), or 507 (disk or memory full)
 //!   /readyz?verbose    200 or 503, and a line for each check with its state, as in etcd and Kubernetes
 //! ```
 //!

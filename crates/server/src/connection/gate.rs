@@ -59,7 +59,8 @@ pub struct Gate {
 pub struct GateStatus {
     closed: AtomicBool,
     /// Whether the gate was closed during the last loop iteration, or the iteration had at least
-    /// [`ITERATION_REQUESTS_MIN`] requests and was longer than [`ITERATION_TARGET`] while clients were impatient.
+    /// [`ITERATION_REQUESTS_MIN`] requests and was longer than [`ITERATION_TARGET`] while clients were impatient. While
+    /// the gate is open, each sweep resets this.
     strained: AtomicBool,
     /// The number of connections that waited at the end of the last loop iteration.
     waiting: AtomicUsize,

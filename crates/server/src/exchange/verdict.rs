@@ -44,8 +44,8 @@ pub enum Verdict {
 /// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The client has closed the connection, or has asked klad to close it. Also, klad has answered before it had read
-    /// the whole body of a request, and has then closed the connection.
+    /// The client has closed the connection, or has asked klad to close it. Also, klad has closed it after an
+    /// answer, because it had not read the whole body of the request, or because the framing was invalid.
     ByClient,
     /// The request was malformed, or the connection broke.
     Error,

@@ -330,7 +330,7 @@ impl WorkerContext {
         self.stopping.get()
     }
 
-    /// Runs an operation that is neither a point read nor a write of a batch. The operation takes `slots` slots.
+    /// Runs an operation that is neither a read of one key nor a write of keys. The operation takes `slots` slots.
     async fn run(
         &self,
         slots: usize,

@@ -1,5 +1,5 @@
 //! Rejects heads that hyper accepts, but that another program may read differently (RFC 9112, sections 3.2 and 6.1). A
-//! proxy that does so would take a part of a body for the next request. `service` and `admin` call this.
+//! proxy could then see another host, or take a part of a body for the next request. `service` and `admin` call this.
 
 use hyper::header::{HOST, TRANSFER_ENCODING};
 use hyper::{HeaderMap, Version};

@@ -1,5 +1,5 @@
 //! Routing of `/v0`: from the head of a request to what it asks for, before a byte of its body is read. This module
-//! decides about the statuses 400, 405 and 414. `v1::route` does the same for `/v1`.
+//! decides about the statuses 400, 405 and 414. `v1::route` routes `/v1`.
 //!
 //! The checks follow the contract's order: path, then method, then parameters. `service` calls this module.
 

@@ -34,7 +34,8 @@ use klad_storage::ChangeKind;
 use klad_storage::limits::CACHED_VALUE_BYTES_MAX;
 use klad_storage::operation::{Consistency, Durability, Effect, Outcome, Version, Write};
 
-/// The header that says how long a request may wait until its operation begins, counted from the arrival of its head.
+/// The header that says how long a request may wait until its operation begins. klad counts from when it has read the
+/// head.
 pub const TIMEOUT_HEADER: &str = "klad-timeout";
 
 /// Limits and defaults of requests.
@@ -65,7 +66,7 @@ pub struct Service {
 
 /// A request whose head was processed.
 pub enum StartedRequest {
-    /// The request is answered, because the worker itself could read the value, or because the framing is invalid.
+    /// The request is answered, because the worker itself could do the read, or because the framing is invalid.
     Answered(Answer),
     /// A PUT whose body can be read.
     Put(PutRequest),
@@ -156,9 +157,9 @@ impl Service {
         self.worker_context.executor().budget()
     }
 
-    /// Processes the head of a request. Answers the request if that needs no more than the head and a read that the
-    /// worker does itself. `exchange` belongs to the request's connection. This function is not `async`, because a
-    /// future is copied with its contents, and a head is large.
+    /// Processes the head of a request. Answers a GET of `/v0` if the worker itself can do the read now, and a request
+    /// with invalid framing. [`Service::end`] answers all others. `exchange` belongs to the request's connection. This
+    /// function is not `async`, because a future is copied with its contents, and a head is large.
     pub fn begin(&self, request: Request<Incoming>, exchange: &Rc<Exchange>) -> StartedRequest {
         let (head, body) = request.into_parts();
         if let Err(api_error) = framing::check(head.version, &head.headers) {

@@ -44,7 +44,8 @@ pub(super) struct Upload {
     pub(super) permit: Option<BodyPermit>,
 }
 
-/// A body that klad may discard, because the body has no meaning or because klad has rejected the request.
+/// A body that klad discards if it has no meaning, or if klad rejects the request. klad reads the body of a `/v1` PUT
+/// or batch.
 pub(super) struct UnwantedBody {
     pub(super) body: RequestBody,
     /// Whether the client sends the body only after `100 Continue`.

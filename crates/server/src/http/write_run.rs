@@ -1,5 +1,5 @@
-//! Runs of writes: a client may send several requests at once (a pipeline). klad joins the PUTs and DELETEs that follow
-//! each other in it to one write of storage.
+//! Runs of writes: klad joins consecutive PUTs and DELETEs of a pipeline (requests that a client sends without waiting
+//! for answers) into one write of storage.
 //!
 //! So the requests of a run share a commit and a sync. The order of the requests is the order of the changes.
 //! `connection` calls this.

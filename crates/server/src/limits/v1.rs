@@ -31,7 +31,7 @@ const _: () = assert!(METADATA_BYTES_MAX <= u16::MAX as usize);
 const _: () = assert!(CONTENT_TYPE_BYTES_MAX <= u16::MAX as usize);
 
 /// Default of `--batch-items-max`: the number of items of one batch. klad answers more with 413. It is a quarter of
-/// `OPERATIONS_MAX`, because each item takes one of these slots. A batch that needs nearly all slots finds them free
+/// `OPERATIONS_MAX`, because each item takes one operation slot. A batch that needs nearly all slots finds them free
 /// only while nothing else is in progress.
 pub const BATCH_ITEMS_MAX: u64 = super::OPERATIONS_MAX / 4;
 

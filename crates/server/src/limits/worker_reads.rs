@@ -36,8 +36,8 @@ pub const SHORT_SLEEP_MAX: Duration = Duration::from_micros(500);
 /// hands its reads over to storage threads again.
 pub const WORKER_READ_SLEEP_MAX: Duration = Duration::from_millis(5);
 
-/// The budget for short sleeps grows by the elapsed time divided by this, so in the long run short sleeps may take this
-/// part of the time. A worker that does nothing but reads of storage loses less time by these sleeps than by handing
+/// In the long run, short sleeps may take one part in this many of the time, because their budget grows by that part of
+/// the elapsed time. A worker that does nothing but reads of storage loses less time by these sleeps than by handing
 /// the reads over.
 pub const SHORT_SLEEP_PARTS: u32 = 10;
 

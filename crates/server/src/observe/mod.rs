@@ -176,11 +176,11 @@ impl RequestRecord {
         self.at_gate = Some(since);
     }
 
-    /// Begins the record of a request whose whole head was read. Returns the time from which the duration of the
-    /// request counts. In a loop iteration, which began at `iteration_began`, a worker serves one request after the
-    /// other. So this time is the end of the previous request or the beginning of the iteration, whichever is later,
-    /// and klad need not read the clock. klad reads it only if `iteration_began` is `None`, or if the record of the
-    /// previous request has not ended yet.
+    /// Begins the record of a request whose whole head was read. Returns the time that counts as the arrival of the
+    /// head. The duration counts from this time, or from the beginning of the wait at the gate. In a loop iteration,
+    /// which began at `iteration_began`, a worker serves one request after the other. So this time is the end of the
+    /// previous request or the beginning of the iteration, whichever is later, and klad need not read the clock. klad
+    /// reads it only if `iteration_began` is `None`, or if the record of the previous request has not ended yet.
     pub fn begins(&mut self, phases: &Phases, iteration_began: Option<Instant>) -> Instant {
         let iteration_began = iteration_began.filter(|_| self.stage == Stage::Idle);
         let now = iteration_began.map_or_else(clock::now, |began| began.max(self.observer.last.get()));

@@ -26,8 +26,8 @@ pub(super) enum Kind {
 /// A profile that has begun.
 pub(super) enum Window {
     Cpu(cpu::Window),
-    /// A profile of the heap without `seconds`. jemalloc takes samples from the start of klad on, so there was nothing
-    /// to begin.
+    /// A `heap` or `allocs` profile without `seconds`. Unless `--heap-sample` is 0, jemalloc takes samples from the
+    /// start of klad on, so there was nothing to begin.
     Heap(View),
     Allocations(heap::Window),
     /// A lock profile. The kind decides whether idle waits are included.

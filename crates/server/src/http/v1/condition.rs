@@ -1,7 +1,7 @@
 //! Conditions of requests (RFC 9110, section 13). For a read, this module compares the stored value with the
-//! conditions. A write hands its condition to the engine, which evaluates the condition together with the change. klad
-//! never ignores a condition of a write: if klad cannot honour it, klad answers with an error. `route`, `point`,
-//! `batch` and `scan` call this.
+//! conditions. A write hands its condition to the engine, which evaluates the condition together with the change. In a
+//! `/v1` write of a key or a range, and in an item of a batch, klad never ignores a condition: if klad cannot honour
+//! it, klad answers with an error. `route`, `point`, `batch` and `scan` call this.
 
 use hyper::HeaderMap;
 use hyper::header::{

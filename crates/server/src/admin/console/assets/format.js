@@ -33,7 +33,7 @@ export function seconds(value) {
     ]);
 }
 
-/** Formats a time that is given in seconds, from minutes to days. */
+/** Formats a time, typically of minutes to days. `value` is in seconds. */
 export function duration(value) {
     const [days, hours, minutes] = [
         Math.floor(value / 86400),

@@ -6,8 +6,8 @@ import { bytes, count, plain, seconds, share } from "./format.js";
 
 const WINDOW_MS = 10000;
 /**
- * Seconds. If the p99 of syncs is longer than this, the page says that writes wait for the disk. If the p99 of gets is
- * longer, the page says that reads wait for storage. A fast disk syncs in a tenth of this time.
+ * Seconds. The page says that writes wait for the disk only if the p99 of syncs is longer than this, and that reads
+ * wait for storage only if the p99 of gets is longer. A fast disk syncs in a tenth of this time.
  */
 const SYNC_SLOW_S = 0.01;
 const SYNC_BAD_S = 0.1;
@@ -243,7 +243,10 @@ const RULES = [
     },
 ];
 
-/** Returns `{ findings, summary, now }`, or null until the page has two samples. `threads`: the number of workers. */
+/**
+ * Returns `{ findings, summary, now }`, or null if the last ten seconds have fewer than two samples of the current
+ * process. `threads`: the number of workers.
+ */
 export function verdict(samples, threads) {
     const now = Between.of(samples, WINDOW_MS);
     if (!now) return null;

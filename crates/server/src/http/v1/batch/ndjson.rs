@@ -163,7 +163,7 @@ impl<'l> Deserialize<'l> for Texts<'l> {
 /// Reads the next item of `body`, from byte `from` on. Returns the item and the end of its line, or `None` if no item
 /// is left.
 pub(super) fn next(body: &Bytes, mut from: usize) -> Result<Option<(Members<'_>, usize)>, ApiError> {
-    // Skip all blank lines at once. Otherwise the loop below would have one pass for each of them.
+    // Skip all blank lines at once. One pass of the loop below for each would keep the worker busy without an item.
     from += body[from..].iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(body.len() - from);
     while from < body.len() {
         let rest = &body[from..];
