@@ -60,9 +60,9 @@ pub enum ClientCommand {
     /// The input has one JSON object on each line, as docs/http-api.md describes, for example
     /// {"op":"put","key":"a","value":"1"}. The output has one line for each item, in the order of the items.
     ///
-    /// Exit codes: 0 all items were done, except those whose key does not exist; 1 failed, perhaps after some of the
-    /// items; 2 wrong usage; 3 undetermined: some items may or may not have been done; 5 some items failed, such as
-    /// those whose condition does not hold.
+    /// Exit codes: 0 every item was done or, without --atomic, found no value at its key; 1 failed, perhaps after some
+    /// of the items; 2 wrong usage; 3 undetermined: some items may or may not have been done; 5 some items failed, such
+    /// as those whose condition does not hold.
     Batch(BatchArgs),
     /// Print the changes of a running server as they happen.
     ///

@@ -6,9 +6,9 @@
 //! value, which carries its version and the versions that it has replaced. From these versions klad decides whether the
 //! write took effect, unless a plain write, a removal or more than 15 conditional writes have come since.
 //!
-//! A node that was frozen may execute a write long after klad has stopped waiting for it. So after a write without any
-//! answer klad tries again, and treats both tries as possibly successful until the value that they replace is gone. If
-//! klad stops trying before that, the outcome is unknown.
+//! A node that was frozen may execute a write long after klad has stopped waiting for it. So if the outcome of a try is
+//! unknown and the serial read still shows the old value, klad tries again, and treats all such tries as possibly
+//! successful until the old value is gone. If klad stops trying before that, the outcome is unknown.
 //!
 //! Cassandra itself chooses the timestamp of a conditional write, from the clock of a node in whole milliseconds. This
 //! timestamp must be above that of a plain write that the conditional write replaces, so klad waits a moment if the

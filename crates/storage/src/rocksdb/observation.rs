@@ -1,7 +1,7 @@
 //! RocksDB's metrics as an [`Observation`].
 //!
 //! ```text
-//!   klad-monitor ─▶ Monitor::update    reads properties and files; may wait for RocksDB's mutex and the disk
+//!   klad-monitor ─▶ Monitor::update   reads properties and files; may wait for RocksDB's mutex and the disk
 //!   RocksDB's threads ─▶ Events       count stalls, flushes and compactions as they happen
 //!   klad-admin ─▶ Monitor::latest     returns the last observation; never waits
 //! ```
