@@ -29,8 +29,7 @@ pub(super) const DEFAULT_ENGINE: EngineName = EngineName::Memory;
 /// Values of `--execution`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExecutionName {
-    /// Run reads from memory, reads from quick storage and small async writes on the worker; run all other operations
-    /// on threads that may wait.
+    /// Run operations that do not wait for the disk on the worker, all others on threads that may wait.
     Adaptive,
     /// Run all operations on the worker, which waits for the disk.
     Inline,

@@ -223,8 +223,9 @@ pub struct Stage {
     /// when it has the answer to the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// The rate as a multiple of the capacity. The capacity is the number of good answers per second that the first
-    /// variant gives in a closed load. 0.7 is 70 % of the capacity, 5.0 is five times the capacity.
+    /// The rate as a multiple of the capacity. The capacity is the number of good answers per second that the stage's
+    /// first variant gives in a closed load or, if it cannot be loaded, the next one. 0.7 is 70 % of the capacity, 5.0
+    /// is five times the capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_capacity: Option<f64>,
     /// The number of connections.

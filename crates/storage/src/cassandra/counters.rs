@@ -63,7 +63,7 @@ impl Counters {
             ),
             one(
                 "klad_cluster_conditional_retries_total",
-                "Conditional writes that were tried again, because they found another state.",
+                "Conditional writes that were tried again, because a try had not taken effect.",
                 self.conditional_retries.get(),
             ),
             one(
