@@ -14,7 +14,8 @@ pub(crate) const CLIENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// first.
 pub(crate) const CLIENT_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long `klad put` waits for `100 Continue` before it sends the value without it. Some proxies do not forward it.
+/// How long `klad put` waits for `100 Continue` before it sends the value without it. Some proxies do not forward
+/// `100 Continue`.
 pub(crate) const CLIENT_EXPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes of a value that `klad put` reads before it connects to the server, because the source, a person or a program,

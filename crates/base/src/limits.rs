@@ -1,9 +1,10 @@
 //! Limits of open files and threads. Each comment gives the unit, the reason, and what klad does at the limit. The
 //! other limits of the server and of storage are in their crates.
 
-/// The number of connections beyond `--connections-per-peer` that klad keeps open for up to `REFUSED_LINGER_TIMEOUT`,
-/// so that their clients see the rejection. With a low limit of open files this number is smaller. If so many are
-/// open, klad closes a further rejected connection immediately.
+/// The number of rejected connections, of all clients together, that klad keeps open for up to
+/// `REFUSED_LINGER_TIMEOUT`, so that their clients see the rejection. klad rejects a connection beyond
+/// `--connections-per-peer`. With a low limit of open files this number is smaller. If so many rejected connections are
+/// open, klad closes a further one immediately.
 pub const REFUSED_LINGERING_MAX: usize = 64;
 
 /// The number of descriptors that are reserved for everything but client connections, if the limit of open files allows

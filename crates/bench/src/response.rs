@@ -57,15 +57,15 @@ enum State {
 /// The part of a chunked body in which the reader is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunk {
-    /// In the line with the size of a chunk: the value and number of the digits so far, whether the extension after the
-    /// size has begun, and the length of the line.
+    /// The reader is in the line with the size of a chunk. The fields are the value and the number of the digits so
+    /// far, whether the extension after the size has begun, and the length of the line.
     Size { size: u64, digits: u32, extension: bool, line: u32 },
-    /// In the bytes of the chunk, of which `left` have not been read.
+    /// The reader is in the bytes of the chunk, of which `left` have not been read.
     Data { left: u64 },
-    /// In the CR LF after the bytes of the chunk.
+    /// The reader is in the CR LF after the bytes of the chunk.
     DataEnd { carriage_return: bool },
-    /// In the lines after the last chunk (the trailer section): the length of the current line, and of all lines
-    /// together.
+    /// The reader is in the lines after the last chunk (the trailer section). The fields are the
+    /// length of the current line, and of all lines together.
     Trailer { line: u32, total: u32 },
 }
 

@@ -269,11 +269,11 @@ pub const EVICTION_AGE_MIN: Duration = Duration::from_secs(1);
 pub const EVICTION_RATE_BYTES_MAX: u64 = 64 << 10;
 
 /// When the body budget runs out, every worker at first ends only uploads that bring at most this many bytes a second,
-/// and answers whose clients take nothing.
+/// and answers of which the client reads nothing.
 pub const EVICTION_RATE_FIRST_BYTES_MAX: u64 = BODY_RATE_BYTES_MIN;
 
-/// After a lack of body budget has lasted this long, every worker has looked for very slow requests among its
-/// connections. klad may then also end requests that are less slow, up to [`EVICTION_RATE_BYTES_MAX`].
+/// How long the body budget must be short before klad also ends requests that are less slow, up to
+/// [`EVICTION_RATE_BYTES_MAX`]. In this time every worker looks for very slow requests among its connections.
 pub const BODY_BUDGET_SHORTAGE_LASTS: Duration = Duration::from_millis(125);
 
 /// klad remembers for this long how much budget a rejected request lacked. In this time every worker looks for very
@@ -374,7 +374,7 @@ pub const HEAP_SAMPLE_BYTES: u64 = 2 << 20;
 /// allocations, and each stack takes some microseconds.
 pub const HEAP_SAMPLE_BYTES_MIN: u64 = 4 << 10;
 
-/// The largest `--heap-sample`, bytes. With a larger value, the profile of a usual process would have hardly a sample.
+/// The largest `--heap-sample`, bytes. With a larger value, a usual profile would have almost no samples.
 pub const HEAP_SAMPLE_BYTES_CEILING: u64 = 1 << 30;
 
 /// Default of `--slow-request`. People notice a second. On a healthy machine a point operation takes less: a sync takes
@@ -478,7 +478,8 @@ pub const THREADS_OWN: usize = 24;
 /// sampling does not stay in step with something that happens a hundred times a second.
 pub const PROFILE_HZ: u32 = 99;
 
-/// The highest sample rate of a CPU profile that a client can ask for, samples a second; klad answers more with 400.
+/// The highest sample rate of a CPU profile that a client can ask for, samples a second. klad answers a
+/// higher one with 400.
 /// The kernel takes at most one sample per tick, and has 250 to 1,000 ticks a second.
 pub const PROFILE_HZ_MAX: u32 = 1_000;
 
@@ -492,7 +493,7 @@ pub const LOCK_PROFILE_SECONDS: Duration = Duration::from_secs(10);
 /// sleep and be woken up, its wait is longer than this.
 pub const LOCK_PROFILE_THRESHOLD: Duration = Duration::from_micros(10);
 
-/// The highest threshold of a lock profile; klad answers more with 400.
+/// The highest threshold of a lock profile; klad answers a higher one with 400.
 pub const LOCK_PROFILE_THRESHOLD_MAX: Duration = Duration::from_secs(1);
 
 /// The shortest length of a profile; klad answers a shorter one with 400.

@@ -1,5 +1,5 @@
-//! A server that follows a script, correct or faulty, and records every request byte for byte. The tests of `klad
-//! bench` use it for behaviour that klad itself does not have.
+//! A server that behaves as a script says, correctly or not, and records every request byte for byte. The tests of
+//! `klad bench` use it for behaviour that klad itself does not have.
 //!
 //! ```text
 //!     klad bench ──▶ accept (one thread) ──▶ a thread for each connection: read a request, record it, answer

@@ -1,21 +1,23 @@
 //! Hooks between the POSIX lock functions and the C library, so that a lock profile sees the waits of RocksDB, the
 //! C++ library and the allocator.
 //!
-//! The hooks have the names of the C library's functions. The linker binds every call of the program to the hooks, and
-//! exports them to the shared libraries that the program loads. A hook for a lock first tries the lock. If another
-//! thread holds the lock, the hook calls the C library's function, which waits, and the wait is visible while it lasts.
-//! A hook for a condition variable always calls the C library's function. During a lock profile, each call is counted.
-//! Each hook looks up the C library's function at its first call; the allocator makes the first call before `main`.
+//! The hooks have the names of the C library's functions. The linker binds every call of the program to the hooks. It
+//! also exports the hooks, so that the shared libraries that the program loads call them. A hook for a lock first tries
+//! the lock. If another thread holds the lock, the hook calls the C library's function, which waits, and the wait is
+//! visible while it lasts. A hook for a condition variable always calls the C library's function. During a lock
+//! profile, all hooks count their calls. Each hook looks up the C library's function at its first call; the allocator
+//! makes the first call before `main`.
 //!
 //! The hooks keep what POSIX promises. A try takes the lock or changes nothing. If it does not take the lock, the C
 //! library's function gives the result: `EDEADLK` to the owner of an error-checking mutex, `EAGAIN` if a recursive
-//! mutex is locked too often, or an endless wait for the owner of a normal mutex. POSIX does not require a check of the
-//! timeout if the lock is free. It requires a check of the clock, so a hook passes a call with an unsupported clock to
-//! the C library's function without a try. The same holds for robust mutexes, because glibc's `trylock` leaves a mutex
-//! locked that is not recoverable (`ENOTRECOVERABLE`).
+//! mutex is locked too often, or an endless wait for the owner of a normal mutex. A lock with a timeout may also be
+//! tried first, because POSIX requires no check of the timeout if the lock is free. In two cases a hook does not try,
+//! and calls the C library's function directly: if the call names a clock that is not supported, because POSIX requires
+//! a check of the clock, and for robust mutexes, because glibc's `trylock` leaves a mutex locked that is not
+//! recoverable (`ENOTRECOVERABLE`).
 //!
-//! The rules of `waits` hold here too. A lock profile does not show waits for the C library's own locks,
-//! `pthread_join` and semaphores. Spinning before a wait is not shown either; it is CPU time.
+//! As in `waits`, this code must not allocate or take a lock. A lock profile does not show waits for the C library's
+//! own locks, `pthread_join` and semaphores. Spinning before a wait is not shown either; it is CPU time.
 //!
 //! Called by all code that is not Rust. `sync` records its waits without these hooks.
 

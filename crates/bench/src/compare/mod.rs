@@ -8,9 +8,9 @@
 //!                        pieces
 //! ```
 //!
-//! A difference counts only if noise does not explain it, and if it exceeds the tolerance. At most one in a hundred
-//! comparisons of equal sides finds a difference at any figure. A figure that cannot be judged is reported as not
-//! judged, and never as equal. Called by `runner`.
+//! A difference counts only if noise does not explain it, and if it exceeds the tolerance. Of comparisons of
+//! equal sides, at most one in a hundred finds a difference, however many figures it compares. A figure that cannot be
+//! judged is reported as not judged, and never as equal. Called by `runner`.
 
 use std::path::Path;
 

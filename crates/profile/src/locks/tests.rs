@@ -86,8 +86,9 @@ fn found(profile: &Profile<Address>, thread: &str) -> (i64, i64) {
     of.fold((0, 0), |(count, ns), sample| (count + sample.values[0], ns + sample.values[1]))
 }
 
-/// Checks that the profile has the true time, within a third: on a busy machine the waiting thread may lose its core
-/// between the test's reading of the clock and the hook's. `tests/measure` checks that the error is below a tenth.
+/// Checks that the wait in the profile differs from the true wait by a third of it at most. On a busy machine the
+/// waiting thread may lose its core after the test has read the clock and before the hook reads it. `tests/measure`
+/// checks that the error is below a tenth.
 fn check(profile: &Profile<Address>, thread: &str, truth_ns: u64) -> Result<(), String> {
     let ((count, ns), truth_ns) = (found(profile, thread), truth_ns.cast_signed());
     if (ns - truth_ns).abs() * 3 <= truth_ns {

@@ -184,8 +184,9 @@ impl BodyBudget {
         self.free_bytes(bytes) >= self.needed_bytes(bytes)
     }
 
-    /// Takes a permit for `bytes` if these bytes are free, and also those that must be left free. Otherwise returns
-    /// `None`, and notes the shortage for the sweeps if a permit of this size is possible at all.
+    /// Takes a permit for `bytes` if the budget has these bytes free, and also the bytes that a permit of this size
+    /// must leave free. Otherwise returns `None`. Then it also notes the shortage, so that workers look for slow
+    /// requests to end, unless a permit of this size is never possible.
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> Option<BodyPermit> {
         let units = self.share(bytes).units_of(bytes)?;

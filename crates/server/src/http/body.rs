@@ -1,7 +1,8 @@
 //! Bodies of answers: empty, a value in frames, a range, a scan, a change feed, or the results of a batch.
 //!
-//! hyper copies each frame into the connection's write buffer, and asks for the next one while the buffer is below its
-//! limit. So a large value must be sent in pieces. `service` creates a body; the connection, or hyper, reads it.
+//! hyper copies each frame as a whole into the connection's write buffer, and asks for the next one while the buffer is
+//! below its limit. A large value in one frame would exceed that limit, so a body gives it in pieces. `service` creates
+//! a body; the connection, or hyper, reads it.
 
 use std::pin::Pin;
 use std::rc::Rc;

@@ -1,7 +1,8 @@
 //! Converts errors of the driver to errors of storage.
 //!
-//! If too few copies answer a plain request, its error has the number of answers. A write may be stored all the same.
-//! The outcome of a conditional write that was sent and not answered is unknown until `conditional` finds it out.
+//! If too few copies answer a request without a condition, its error has the number of answers. If the request is a
+//! write, it may be stored all the same. The outcome of a conditional write that was sent and not answered is unknown
+//! until the module `conditional` finds it out.
 
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 

@@ -94,7 +94,7 @@ impl Request {
     }
 
     /// Whether the request stores its body. If it does, klad asks whether storage takes writes, before it reads the
-    /// body. A batch is not included, because it may only read.
+    /// body. A batch is not included, because all its items may be reads.
     pub(in crate::http) fn stores(&self) -> bool {
         matches!(self.action, Action::Put { .. })
     }

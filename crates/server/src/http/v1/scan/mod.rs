@@ -4,7 +4,7 @@
 //!   head ─▶ route ─▶ Request ─┬▶ page     JSON: entries up to a limit, and a cursor
 //!                             ├▶ count    JSON: only their number
 //!                             └▶ stream   JSON lines or a CBOR sequence, entries while the client takes them
-//!   keys: bounds and groups      pages: the steps     encode: the formats     stream: the body     cursor: the rest
+//!   Modules: keys (bounds and groups), pages (steps of a scan), encode (formats), stream (bodies), cursor (cursors)
 //! ```
 //!
 //! A scan may end before its range does, at its limit, at a limit of bytes, or when its time is over. Then its answer
