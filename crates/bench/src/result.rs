@@ -260,6 +260,14 @@ pub struct Section {
     pub cells: Vec<Cell>,
 }
 
+impl Section {
+    /// Returns the number of requests that had no answer by their deadline. `timed_out` also counts answers with status
+    /// 504, which wrk counts among the answers.
+    pub(crate) fn timeouts_without_answer(&self) -> u64 {
+        self.outcomes.get(&Outcome::TimedOut).copied().unwrap_or(0) - self.statuses.get(&504).copied().unwrap_or(0)
+    }
+}
+
 /// The requests of one operation with one outcome.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Cell {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use mlua::{Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods};
 
-use crate::recorder::{Failure, Outcome};
+use crate::recorder::Failure;
 use crate::result::{Interval, RunResult};
 use crate::script::missing_field;
 
@@ -36,7 +36,6 @@ impl Report {
             kinds.iter().filter_map(|kind| measured.errors.get(kind.name())).copied().sum()
         };
         let refused: u64 = measured.statuses.iter().filter(|(status, _)| **status > 399).map(|(_, count)| count).sum();
-        let timed_out = measured.outcomes.get(&Outcome::TimedOut).copied().unwrap_or(0);
         let mut latency = BTreeMap::new();
         for value in response.iter_recorded() {
             *latency.entry(value.value_iterated_to().min(response.max()) / 1_000).or_insert(0) +=
@@ -56,7 +55,7 @@ impl Report {
                 ("read", failures(&[Failure::Reset, Failure::Closed, Failure::Malformed])),
                 ("write", 0),
                 ("status", refused),
-                ("timeout", timed_out),
+                ("timeout", measured.timeouts_without_answer()),
             ],
             latency: Stats::new(latency),
             rates: Stats::new(rates),
@@ -165,6 +164,17 @@ impl UserData for Stats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recorder::{Outcome, histogram};
+
+    #[test]
+    fn an_answer_504_is_a_status_and_not_also_a_timeout() {
+        let mut result = crate::result::sample();
+        result.measured.statuses = BTreeMap::from([(200, 90), (504, 3)]);
+        result.measured.outcomes = BTreeMap::from([(Outcome::Served, 90), (Outcome::TimedOut, 10)]);
+        let report = Report::of(&result, &histogram());
+        let errors = [("connect", 0), ("read", 0), ("write", 0), ("status", 3), ("timeout", 7)];
+        assert_eq!(report.errors, errors);
+    }
 
     #[test]
     fn statistics_follow_from_the_values() {

@@ -385,10 +385,9 @@ fn totals(text: &mut String, section: &Section, requests_per_start: u32) {
     let error = |names: &[&str]| names.iter().filter_map(|name| section.errors.get(*name)).sum::<u64>();
     let connect = error(&["connect", "no_port_left", "no_descriptor_left"]);
     let read = error(&["reset", "closed", "malformed"]);
-    let own_timeouts = section.outcomes.get(&Outcome::TimedOut).copied().unwrap_or(0)
-        - section.statuses.get(&504).copied().unwrap_or(0);
-    if connect + read + own_timeouts > 0 {
-        line!(text, "  Socket errors: connect {connect}, read {read}, write 0, timeout {own_timeouts}");
+    let timeouts = section.timeouts_without_answer();
+    if connect + read + timeouts > 0 {
+        line!(text, "  Socket errors: connect {connect}, read {read}, write 0, timeout {timeouts}");
     }
     let others: u64 = section.statuses.iter().filter(|(status, _)| !(200..400).contains(*status)).map(|(_, n)| n).sum();
     if others > 0 {
