@@ -1,10 +1,9 @@
 //! Limits of open files and threads. Each comment gives the unit, the reason, and what klad does at the limit. The
 //! other limits of the server and of storage are in their crates.
 
-/// The number of rejected connections, of all clients together, that klad keeps open for up to
-/// `REFUSED_LINGER_TIMEOUT`, so that their clients see the rejection. klad rejects a connection beyond
-/// `--connections-per-peer`. With a low limit of open files this number is smaller. If so many rejected connections are
-/// open, klad closes a further one immediately.
+/// klad rejects connections beyond `--connections-per-peer`. It keeps at most this number of rejected connections, of
+/// all clients together, open for up to `REFUSED_LINGER_TIMEOUT`, so that their clients see the rejection. It closes
+/// further ones immediately. With a low limit of open files, klad keeps fewer of them open.
 pub const REFUSED_LINGERING_MAX: usize = 64;
 
 /// The number of descriptors that are reserved for everything but client connections, if the limit of open files allows

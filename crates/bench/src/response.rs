@@ -64,8 +64,8 @@ enum Chunk {
     Data { left: u64 },
     /// The reader is in the CR LF after the bytes of the chunk.
     DataEnd { carriage_return: bool },
-    /// The reader is in the lines after the last chunk (the trailer section). The fields are the
-    /// length of the current line, and of all lines together.
+    /// The reader is in the lines after the last chunk (the trailer section). The fields are the length of the
+    /// current line, and of all lines together.
     Trailer { line: u32, total: u32 },
 }
 

@@ -261,8 +261,8 @@ pub struct Section {
 }
 
 impl Section {
-    /// Returns the number of requests that had no answer by their deadline. `timed_out` also counts answers with status
-    /// 504, which wrk counts among the answers.
+    /// Returns the number of requests that had no complete answer by their deadline. The outcome `timed_out` also
+    /// counts every answer with status 504; wrk counts these by their status.
     pub(crate) fn timeouts_without_answer(&self) -> u64 {
         self.outcomes.get(&Outcome::TimedOut).copied().unwrap_or(0) - self.statuses.get(&504).copied().unwrap_or(0)
     }

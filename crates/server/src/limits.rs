@@ -269,11 +269,11 @@ pub const EVICTION_AGE_MIN: Duration = Duration::from_secs(1);
 pub const EVICTION_RATE_BYTES_MAX: u64 = 64 << 10;
 
 /// When the body budget runs out, every worker at first ends only uploads that bring at most this many bytes a second,
-/// and answers of which the client reads nothing.
+/// and answers of which the client takes nothing now.
 pub const EVICTION_RATE_FIRST_BYTES_MAX: u64 = BODY_RATE_BYTES_MIN;
 
-/// How long the body budget must be short before klad also ends requests that are less slow, up to
-/// [`EVICTION_RATE_BYTES_MAX`]. In this time every worker looks for very slow requests among its connections.
+/// When this time has passed after the first of several rejections for lack of body budget, klad also ends requests
+/// that are less slow, up to [`EVICTION_RATE_BYTES_MAX`]. Every worker has looked for very slow requests by then.
 pub const BODY_BUDGET_SHORTAGE_LASTS: Duration = Duration::from_millis(125);
 
 /// klad remembers for this long how much budget a rejected request lacked. In this time every worker looks for very
@@ -479,8 +479,7 @@ pub const THREADS_OWN: usize = 24;
 pub const PROFILE_HZ: u32 = 99;
 
 /// The highest sample rate of a CPU profile that a client can ask for, samples a second. klad answers a
-/// higher one with 400.
-/// The kernel takes at most one sample per tick, and has 250 to 1,000 ticks a second.
+/// higher one with 400. The kernel takes at most one sample per tick, and has 250 to 1,000 ticks a second.
 pub const PROFILE_HZ_MAX: u32 = 1_000;
 
 /// Default length of a CPU profile. It gives about 3,000 samples of each busy core.

@@ -11,13 +11,14 @@
 //! The hooks keep what POSIX promises. A try takes the lock or changes nothing. If it does not take the lock, the C
 //! library's function gives the result: `EDEADLK` to the owner of an error-checking mutex, `EAGAIN` if a recursive
 //! mutex is locked too often, or an endless wait for the owner of a normal mutex. A lock with a timeout may also be
-//! tried first, because POSIX requires no check of the timeout if the lock is free. In two cases a hook does not try,
-//! and calls the C library's function directly: if the call names a clock that is not supported, because POSIX requires
-//! a check of the clock, and for robust mutexes, because glibc's `trylock` leaves a mutex locked that is not
+//! tried first, because POSIX requires no check of the timeout if the lock is free. In two cases a hook for a lock
+//! calls the C library's function without a try. One is a clock that is not supported, because POSIX requires a check
+//! of the clock. The other, with glibc, is a robust mutex, because glibc's `trylock` leaves a mutex locked that is not
 //! recoverable (`ENOTRECOVERABLE`).
 //!
-//! As in `waits`, this code must not allocate or take a lock. A lock profile does not show waits for the C library's
-//! own locks, `pthread_join` and semaphores. Spinning before a wait is not shown either; it is CPU time.
+//! The hooks obey the rules that `waits` gives for its code, except that they take the lock of their caller. A lock
+//! profile does not show waits for the C library's own locks, `pthread_join` and semaphores. Spinning before a wait is
+//! not shown either; it is CPU time.
 //!
 //! Called by all code that is not Rust. `sync` records its waits without these hooks.
 

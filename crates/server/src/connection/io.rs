@@ -25,8 +25,8 @@ pub(crate) struct Io {
     stream: Rc<RefCell<Stream>>,
     exchange: Rc<Exchange>,
     pass: Pass,
-    /// Bytes that were read from the socket and put back. The next read returns them. They were counted for the
-    /// request when they came from the socket, so they are not counted again.
+    /// Bytes that were read from the socket and put back. The next read returns them. `Io` reported them to
+    /// the exchange when they came from the socket, so it does not report them again.
     unread: Bytes,
 }
 

@@ -184,9 +184,9 @@ impl BodyBudget {
         self.free_bytes(bytes) >= self.needed_bytes(bytes)
     }
 
-    /// Takes a permit for `bytes` if the budget has these bytes free, and also the bytes that a permit of this size
-    /// must leave free. Otherwise returns `None`. Then it also notes the shortage, so that workers look for slow
-    /// requests to end, unless a permit of this size is never possible.
+    /// Takes a permit for `bytes` if the share of the budget for this size has these bytes free, and also the bytes
+    /// that the permit must leave free. Otherwise returns `None`. If `bytes` fit into the share at all, it also notes
+    /// the shortage, so that workers look for slow requests to end.
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> Option<BodyPermit> {
         let units = self.share(bytes).units_of(bytes)?;
