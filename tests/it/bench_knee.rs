@@ -170,7 +170,7 @@ fn the_page_of_a_search_has_its_charts_and_profiles() {
     let options = "--workload put --slo p50<1h --from 100/s --to 400/s --level 1s --warm-up 0s --repeats 1";
     let options = format!("{options} --admin {admin} --html {}", file.path().display());
     // Other clients load the klad too: the search itself may cost it too little time for a sample of the profile.
-    let ended = loaded(&server, || knee(&format!("http://{}", server.address), &options));
+    let ended = loaded(&server, Duration::ZERO, || knee(&format!("http://{}", server.address), &options));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let page = std::fs::read_to_string(file.path()).unwrap();
     for dark in [false, true] {

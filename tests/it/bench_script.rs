@@ -2,6 +2,7 @@
 //! of a Lua table. The tests run wrk itself against the same recording server.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::support::bencher::Bencher;
@@ -101,40 +102,55 @@ fn thread_of(sent: &SentRequest) -> String {
     if parts.len() == 4 { parts[2].to_owned() } else { String::new() }
 }
 
-fn recorded(server: &Scripted, port: u16, printed: String) -> Recording {
+fn recorded(server: &Scripted, printed: String) -> Recording {
+    let port = server.address.port().to_string();
     let mut sent: BTreeMap<String, Vec<SentRequest>> = BTreeMap::new();
     for request in &server.record().requests {
         let mut request = SentRequest::of(request);
         // The two servers differ only in their ports.
-        request.headers.iter_mut().for_each(|header| *header = header.replace(&port.to_string(), "PORT"));
+        request.headers.iter_mut().for_each(|header| *header = header.replace(&port, "PORT"));
         sent.entry(thread_of(&request)).or_default().push(request);
     }
     Recording { sent, printed }
 }
 
-/// Runs wrk and klad bench with `threads` threads and one connection for each.
-fn both(script: &str, answers: Script, threads: usize) -> [Recording; 2] {
+/// Runs `with` with a file that contains the script.
+fn with_file<R>(script: &str, with: impl FnOnce(&Path) -> R) -> R {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), script).unwrap();
-    let servers = [Scripted::start(answers), Scripted::start(answers)];
-    let wrk = Command::new("wrk")
-        .args([&format!("-t{threads}"), &format!("-c{threads}"), "-d2s", "-H", "X-Given: a: b", "-s"])
-        .arg(file.path())
-        .args([&servers[0].url("/a?b=c"), "--", "argument"])
-        .stdin(Stdio::null())
-        .output()
-        .unwrap_or_else(|error| panic!("wrk cannot be run ({error}); install it with tools/setup.sh"));
-    assert!(wrk.status.success(), "{}", String::from_utf8_lossy(&wrk.stderr));
-    let options = format!("--closed --threads {threads} --connections {threads} --duration 2s");
-    let run = Bencher::new(&servers[1].url("/a?b=c"), &options)
-        .arg("--script", file.path())
-        .arg("--header", "X-Given: a: b")
-        .last("argument")
-        .run();
+    with(file.path())
+}
+
+/// Runs wrk with `threads` threads and one connection for each.
+fn wrk(script: &str, answers: Script, threads: usize) -> Recording {
+    let server = Scripted::start(answers);
+    let ran = with_file(script, |file| {
+        Command::new("wrk")
+            .args([&format!("-t{threads}"), &format!("-c{threads}"), "-d1s", "-H", "X-Given: a: b", "-s"])
+            .arg(file)
+            .args([&server.url("/a?b=c"), "--", "argument"])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap_or_else(|error| panic!("wrk cannot be run ({error}); install it with tools/setup.sh"))
+    });
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    recorded(&server, String::from_utf8(ran.stdout).unwrap())
+}
+
+/// Runs klad bench in the same way.
+fn klad(script: &str, answers: Script, threads: usize) -> Recording {
+    let server = Scripted::start(answers);
+    let options = format!("--closed --threads {threads} --connections {threads} --duration 1s");
+    let bencher = Bencher::new(&server.url("/a?b=c"), &options);
+    let run =
+        with_file(script, |file| bencher.arg("--script", file).arg("--header", "X-Given: a: b").last("argument").run());
     assert_eq!(run.ended.code, Some(0), "{}", run.ended.stderr);
-    let printed = [String::from_utf8(wrk.stdout).unwrap(), run.ended.stdout];
-    let mut all = servers.iter().zip(printed).map(|(server, printed)| recorded(server, server.address.port(), printed));
-    [all.next().unwrap(), all.next().unwrap()]
+    recorded(&server, run.ended.stdout)
+}
+
+/// Runs wrk and then klad bench.
+fn both(script: &str, answers: Script, threads: usize) -> [Recording; 2] {
+    [wrk(script, answers, threads), klad(script, answers, threads)]
 }
 
 /// Compares what both have sent, as far as both have sent it, and checks that it is enough.
@@ -201,21 +217,19 @@ fn several_requests_may_be_sent_at_once() {
 
 #[test]
 fn twin_a_script_that_sends_other_requests_is_noticed() {
-    let [wrk, _] = both(FIXED, Script::Answers, 1);
-    let [_, klad] = both(&FIXED.replace("the value", "a value"), Script::Answers, 1);
-    let found = agree(&[wrk, klad], 1).expect_err("bodies differ");
+    let other = FIXED.replace("the value", "a value");
+    let found =
+        agree(&[wrk(FIXED, Script::Answers, 1), klad(&other, Script::Answers, 1)], 1).expect_err("bodies differ");
     assert!(found.contains("klad bench"), "{found}");
-    let [wrk, _] = both(COUNTER, Script::Answers, 2);
-    let [_, klad] = both(&COUNTER.replace("sent, seen, prefix = 0", "sent, seen, prefix = 1"), Script::Answers, 2);
-    agree(&[wrk, klad], 2).expect_err("the counters differ by one");
+    let other = COUNTER.replace("sent, seen, prefix = 0", "sent, seen, prefix = 1");
+    agree(&[wrk(COUNTER, Script::Answers, 2), klad(&other, Script::Answers, 2)], 2)
+        .expect_err("the counters differ by one");
 }
 
 /// Runs a script that fails or ends the run.
 fn run_of(script: &str, options: &str) -> super::support::bencher::Ended {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), script).unwrap();
     let server = Scripted::start(Script::Answers);
-    Bencher::new(&server.url("/"), options).arg("--script", file.path()).start().wait()
+    with_file(script, |file| Bencher::new(&server.url("/"), options).arg("--script", file).start().wait())
 }
 
 #[test]
@@ -257,13 +271,10 @@ fn connections_pause_as_long_as_the_script_says() {
 /// The status of a start is the highest status in its pipeline, and each start has one status.
 #[test]
 fn a_pipeline_has_its_highest_status() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), PIPELINE).unwrap();
     for (answers, status, exit) in [(Script::AnswersWith(504), "504", 0), (Script::RefusesEveryTenth, "503", 0)] {
         let server = Scripted::start(answers);
-        let run = Bencher::new(&server.url("/"), "--connections 50 --rate 20/s --duration 2500ms")
-            .arg("--script", file.path())
-            .run();
+        let bencher = Bencher::new(&server.url("/"), "--connections 50 --rate 20/s --duration 2500ms");
+        let run = with_file(PIPELINE, |file| bencher.arg("--script", file).run());
         assert_eq!(run.ended.code, Some(exit), "{}", run.ended.stdout);
         let (bad, sent) = (run.measured(&format!("statuses/{status}")), run.measured("sent"));
         // Every tenth answer is rejected: that affects three or four of ten starts with three requests each.

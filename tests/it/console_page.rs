@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use super::support::loaded::loaded;
+use super::support::loaded::{PAUSE, loaded};
 use super::support::server::keep;
 use super::support::shim::Shim;
 use super::support::token_file::{READER, WRITER, both};
@@ -108,8 +108,8 @@ pub(super) fn assert_well_drawn(browser: &Browser, view: &str, width: u64, dark:
 fn every_view_is_drawn_on_a_phone_and_on_a_wide_screen_in_light_and_dark() {
     let server = ServerBuilder::new("rocksdb").start();
     let browser = Browser::start();
-    loaded(&server, || {
-        for (width, dark) in WIDTHS.into_iter().flat_map(|width| [(width, false), (width, true)]) {
+    loaded(&server, PAUSE, || {
+        for (width, dark) in WIDTHS.into_iter().zip([false, true]) {
             browser.look(width, 900, dark);
             for (view, has_data) in VIEWS {
                 open(&browser, &server, view);
@@ -127,7 +127,7 @@ fn every_view_is_drawn_on_a_phone_and_on_a_wide_screen_in_light_and_dark() {
 fn twin_a_view_that_is_too_wide_small_blank_or_fails_is_noticed() {
     let server = ServerBuilder::new("rocksdb").start();
     let browser = Browser::start();
-    loaded(&server, || {
+    loaded(&server, PAUSE, || {
         browser.look(390, 900, false);
         open(&browser, &server, "now");
         browser.wait(VIEWS[0].1);
@@ -157,7 +157,7 @@ fn a_slow_disk_is_named_in_the_first_sentence_of_the_page() {
     let server = shim.preload(ServerBuilder::new("rocksdb")).start();
     let browser = Browser::start();
     browser.look(1280, 900, false);
-    loaded(&server, || {
+    loaded(&server, PAUSE, || {
         open(&browser, &server, "now");
         browser.wait(VIEWS[0].1);
         let says = "document.querySelector('.verdict').textContent.includes('Writes wait for the disk: a sync takes')";
@@ -322,7 +322,7 @@ fn take_a_profile(browser: &Browser) {
 fn a_flame_graph_is_taken_searched_zoomed_and_compared() {
     let server = ServerBuilder::new("rocksdb").start();
     let browser = Browser::start();
-    loaded(&server, || {
+    loaded(&server, PAUSE, || {
         open(&browser, &server, "why");
         browser.fill("#profiles ~ .toolbar select:nth-of-type(1)", "profile");
         browser.run(
@@ -534,7 +534,7 @@ fn the_pictures_of_the_documents_can_be_made() {
             std::fs::write(directory.join(format!("{view}.png")), picture).unwrap();
         }
     };
-    loaded(&server, || {
+    loaded(&server, PAUSE, || {
         open(&browser, &server, "now");
         wait(50);
         shim.slow_writes();

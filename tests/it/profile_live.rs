@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use super::support::command::Klad;
 use super::support::loaded::loaded;
@@ -81,7 +82,7 @@ fn take(
 fn each_event_is_taken_of_a_live_server_in_each_form() {
     let server = server();
     let directory = tempfile::tempdir().unwrap();
-    loaded(&server, || {
+    loaded(&server, Duration::ZERO, || {
         for (event, names) in EVENTS {
             std::thread::scope(|scope| {
                 for form in FORMS {
@@ -133,7 +134,7 @@ fn the_table_names_the_most_expensive_functions() {
         String::from_utf8(profile(&server, &arguments).succeeds()).unwrap()
     };
     // With a longer duration on a busy machine.
-    let text = loaded(&server, || {
+    let text = loaded(&server, Duration::ZERO, || {
         let short = take(2);
         if wrong_with_table(&short).is_none() { short } else { take(15) }
     });
@@ -155,7 +156,7 @@ fn a_difference_of_two_live_profiles_has_a_direction() {
     let directory = tempfile::tempdir().unwrap();
     let [before, after] = ["before.pb.gz", "after.pb.gz"].map(|name| directory.path().join(name));
     assert_eq!(profile(&server, "-d 1s -i 1ms -o").arg(&before).succeeds(), b"");
-    loaded(&server, || assert_eq!(profile(&server, "-d 3s -i 1ms -o").arg(&after).succeeds(), b""));
+    loaded(&server, Duration::ZERO, || assert_eq!(profile(&server, "-d 3s -i 1ms -o").arg(&after).succeeds(), b""));
     let compare =
         |one: &Path, other: &Path| String::from_utf8(Klad::new("profile diff").arg(one).arg(other).succeeds()).unwrap();
     assert_eq!(wrong_direction(&compare(&before, &after)), None);

@@ -3,6 +3,9 @@
 //!
 //! A test takes the cluster with [`whole`], together with others, or with [`alone`] if it harms nodes. When the run
 //! ends, in whatever way, a shell kills the nodes and removes their data.
+//!
+//! A test that waits for the cluster occupies a thread of the run. Tests run in the order of their names, so the modules
+//! of those that harm nodes are called `failing_*`: the tests around them need no cluster.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};

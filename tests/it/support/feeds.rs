@@ -40,13 +40,17 @@ impl Feed {
 
     /// Reads up to the next `end`; `None` at the end of the feed.
     pub(crate) fn until(&mut self, end: &str) -> Option<String> {
+        let mut searched = 0;
         loop {
-            if let Some(position) = self.text.find(end) {
+            if let Some(found) = self.text[searched..].find(end) {
+                let position = searched + found;
                 let rest = self.text.split_off(position + end.len());
                 let mut part = std::mem::replace(&mut self.text, rest);
                 part.truncate(position);
                 return Some(part);
             }
+            // The next chunk may complete an `end`.
+            searched = self.text.floor_char_boundary(self.text.len().saturating_sub(end.len()));
             if self.ended {
                 assert_eq!(self.text, "", "a feed does not end within an event");
                 return None;

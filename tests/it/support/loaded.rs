@@ -7,14 +7,17 @@ use super::bencher::Bencher;
 use super::metrics::Metrics;
 use super::{Client, Over, Server, ServerBuilder, wait_until};
 
-/// The number of clients. Each sends a request as soon as the previous one is answered.
+/// The number of clients.
 const CLIENTS: u64 = 8;
+
+/// A pause of each client of [`loaded`] that leaves most of the CPU time to a browser.
+pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
 /// The number of answered requests before the test continues.
 const BEFORE: u64 = 200;
 
-/// Runs `work` while clients write and read values.
-pub(crate) fn loaded<T>(server: &Server, work: impl FnOnce() -> T) -> T {
+/// Runs `work` while clients write and read values. Each client pauses after a write and a read.
+pub(crate) fn loaded<T>(server: &Server, pause: Duration, work: impl FnOnce() -> T) -> T {
     let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let _over = Over(&over);
@@ -29,6 +32,7 @@ pub(crate) fn loaded<T>(server: &Server, work: impl FnOnce() -> T) -> T {
                     assert_eq!(connection.get(&target).status, 200);
                     number += 1;
                     answered.fetch_add(2, Ordering::Relaxed);
+                    std::thread::sleep(pause);
                 }
             });
         }

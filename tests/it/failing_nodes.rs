@@ -17,6 +17,9 @@ use super::support::{Client, Over, random, wait_until};
 const CLIENTS: usize = 6;
 const KEYS: usize = 10;
 
+/// The time between a client's read and its next write.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// What the clients have seen in the present phase.
 #[derive(Default)]
 struct Seen {
@@ -55,6 +58,8 @@ impl Journal<'_> {
             if self.shared.over.load(Ordering::SeqCst) {
                 return;
             }
+            // Nodes that start need most of the CPU time.
+            std::thread::sleep(PAUSE);
             let key = usize::try_from(write).unwrap() % KEYS;
             self.keys[key].1 = write;
             let answer = self.ask(self.number, "PUT", key, Some(write.to_string().as_bytes()));
