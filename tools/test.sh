@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/env.sh
 # Most tests wait for a server, a timeout or a sync, so more of them than cores run at once.
-export RUST_TEST_THREADS="${RUST_TEST_THREADS:-12}"
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-10}"
 # The job server of make is not the one of cargo.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 

@@ -27,7 +27,7 @@ fn batch(client: &mut Client, parameters: &str, lines: &str) -> Result<Vec<u64>,
 #[test]
 fn every_answer_says_how_many_copies_have_acknowledged_a_write() {
     let Some(cluster) = cassandra::whole() else { return };
-    let klads = Klads::start(&cluster);
+    let klads = Klads::start(cluster);
     let mut client = klads.client(0);
     for (target, acks) in [
         ("/v0/entity?id=k", 2),
@@ -47,7 +47,7 @@ fn every_answer_says_how_many_copies_have_acknowledged_a_write() {
 #[test]
 fn an_atomic_batch_is_possible_within_one_directory_only() {
     let Some(cluster) = cassandra::whole() else { return };
-    let klads = Klads::start(&cluster);
+    let klads = Klads::start(cluster);
     let mut client = klads.client(0);
     let put = |key: &str| format!("{{\"op\":\"put\",\"key\":\"{key}\",\"value\":\"v\"}}\n");
     let apart: String = (0..20).map(|number| put(&format!("directory{number}/key"))).collect();
@@ -71,7 +71,7 @@ fn an_atomic_batch_is_possible_within_one_directory_only() {
 #[test]
 fn what_cassandra_has_not_is_501_with_its_name() {
     let Some(cluster) = cassandra::whole() else { return };
-    let klads = Klads::start(&cluster);
+    let klads = Klads::start(cluster);
     let answer = klads.client(0).get("/v1/changes");
     assert_eq!(verdict(&answer), (501, "not-supported-by-engine".to_owned()));
     assert!(answer.text().contains("--engine cassandra has no changes"), "{}", answer.text());
@@ -107,7 +107,7 @@ fn count(klads: &Klads, servers: usize, clients: usize, each: usize) -> [usize; 
 #[test]
 fn no_addition_to_a_counter_is_lost_or_done_twice() {
     let Some(cluster) = cassandra::whole() else { return };
-    let klads = Klads::start(&cluster);
+    let klads = Klads::start(cluster);
     let total = |klads: &Klads| klads.client(0).get("/v1/kv/d/counter").text().parse::<usize>().unwrap();
     let mut counted = 0..=0;
     for (servers, clients, each) in [(1, 64, 4), (3, 12, 25)] {
@@ -123,7 +123,7 @@ fn no_addition_to_a_counter_is_lost_or_done_twice() {
 #[test]
 fn a_scan_of_all_buckets_is_in_key_order_through_every_klad() {
     let Some(cluster) = cassandra::whole() else { return };
-    let klads = Klads::start(&cluster);
+    let klads = Klads::start(cluster);
     let mut expected = Vec::new();
     for part in 0..4 {
         let mut lines = String::new();
@@ -149,7 +149,7 @@ fn a_scan_of_all_buckets_is_in_key_order_through_every_klad() {
 #[test]
 fn large_and_expiring_values_are_stored_as_they_are() {
     let Some(cluster) = cassandra::whole() else { return };
-    let klads = Klads::start(&cluster);
+    let klads = Klads::start(cluster);
     let mut client = klads.client(0);
     for bytes in [0, 1, 512, 513, 64 << 10, 5 << 20] {
         let value = vec![b'v'; bytes];
@@ -189,14 +189,14 @@ fn history(cluster: &Cluster, level: &str) -> History {
 #[test]
 fn at_the_level_serial_all_requests_of_a_key_are_linearizable() {
     let Some(cluster) = cassandra::whole() else { return };
-    history(&cluster, "serial").check().unwrap_or_else(|found| panic!("{found}"));
+    history(cluster, "serial").check().unwrap_or_else(|found| panic!("{found}"));
 }
 
 /// With one copy asked, reads are stale, and plain writes do not know of conditional ones.
 #[test]
 fn twin_at_the_level_one_they_are_not() {
     let Some(cluster) = cassandra::whole() else { return };
-    let found = (0..20).find_map(|_| history(&cluster, "one").check().err()).expect("not linearizable");
+    let found = (0..20).find_map(|_| history(cluster, "one").check().err()).expect("not linearizable");
     assert!(found.starts_with("not linearizable"), "{found}");
 }
 
@@ -206,7 +206,7 @@ fn the_keyspace_is_checked_and_shown() {
     let missing = cluster.builder("missing").try_start().err().expect("no keyspace");
     assert_eq!(missing.status.code(), Some(73), "{}", missing.log);
     let init = |buckets: &str| {
-        cluster_command(&cluster, "init")
+        cluster_command(cluster, "init")
             .arg("--keyspace")
             .arg("checked")
             .arg("--replication")
@@ -219,7 +219,7 @@ fn the_keyspace_is_checked_and_shown() {
     init("4").succeeds();
     assert_eq!(init("5").run().code, Some(73));
     let server: Server = cluster.builder("checked").start();
-    let shown = cluster_command(&cluster, "status").arg("--keyspace").arg("checked").arg("--json").succeeds();
+    let shown = cluster_command(cluster, "status").arg("--keyspace").arg("checked").arg("--json").succeeds();
     let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
     assert_eq!(shown["nodes"].as_array().unwrap().len(), cassandra::NODES, "{shown}");
     assert_eq!((&shown["keyspace"]["buckets"], &shown["keyspace"]["starts"]), (&4.into(), &1.into()), "{shown}");

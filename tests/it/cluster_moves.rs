@@ -36,7 +36,7 @@ fn nothing_is_lost_on_the_way_to_a_cluster_and_back_while_both_serve() {
     let Some(cluster) = cassandra::whole() else { return };
     for (format, engine) in FORMATS.into_iter().zip(["rocksdb", "fjall"]) {
         let (single, klads, back) =
-            (ServerBuilder::new(engine).start(), Klads::start(&cluster), ServerBuilder::new("memory").start());
+            (ServerBuilder::new(engine).start(), Klads::start(cluster), ServerBuilder::new("memory").start());
         let mut keys = fill_randomly(&mut single.client(), 300);
         keys.push(put_latin1(&mut single.client()));
         for bytes in [512, 513, 3_000_000] {

@@ -10,7 +10,7 @@ use super::support::webdriver::Browser;
 use super::support::{Over, Server};
 
 /// Runs `work` while a client writes and reads values.
-pub(super) fn while_used(server: &Server, work: impl FnOnce()) {
+fn while_used(server: &Server, work: impl FnOnce()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _over = Over(&over);
@@ -27,7 +27,7 @@ pub(super) fn while_used(server: &Server, work: impl FnOnce()) {
 }
 
 /// Returns a condition: there are the nodes, all connected but `lost`, and all others with answers and a mean time.
-pub(super) fn nodes_are_shown(cluster: &Cluster, lost: Option<usize>) -> String {
+fn nodes_are_shown(cluster: &Cluster, lost: Option<usize>) -> String {
     let row = |node: usize| {
         let figure = r"0*(\\.0*)?[1-9][\\d.,]*k?";
         let state = if lost == Some(node) {
@@ -51,9 +51,9 @@ pub(super) fn nodes_are_shown(cluster: &Cluster, lost: Option<usize>) -> String 
 #[test]
 fn the_nodes_of_a_real_cluster_are_shown_with_their_state_latency_and_copies() {
     let Some(cluster) = cassandra::whole() else { return };
-    let klads = Klads::start(&cluster);
+    let klads = Klads::start(cluster);
     let (server, browser) = (klads.server(0), Browser::start());
-    let all_are_shown = nodes_are_shown(&cluster, None);
+    let all_are_shown = nodes_are_shown(cluster, None);
     while_used(server, || {
         for (width, dark) in [(390, true), (1280, false)] {
             browser.look(width, 900, dark);
@@ -70,5 +70,18 @@ fn the_nodes_of_a_real_cluster_are_shown_with_their_state_latency_and_copies() {
             let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory).join("cluster.png");
             std::fs::write(file, browser.picture()).unwrap();
         }
+    });
+}
+
+#[test]
+fn twin_a_node_that_is_killed_is_shown_as_lost() {
+    let Some(cluster) = cassandra::alone() else { return };
+    let klads = Klads::start(&cluster);
+    let (server, browser) = (klads.server(0), Browser::start());
+    while_used(server, || {
+        open(&browser, server, "cluster");
+        browser.wait(&nodes_are_shown(&cluster, None));
+        cluster.kill(2);
+        browser.wait(&nodes_are_shown(&cluster, Some(2)));
     });
 }

@@ -40,6 +40,8 @@ mod cassandra_rows;
 mod check;
 #[cfg(feature = "rocksdb")]
 mod checkpoint;
+#[cfg(feature = "cassandra")]
+mod cluster_failures;
 #[cfg(all(feature = "cassandra", feature = "fjall", feature = "rocksdb"))]
 mod cluster_moves;
 #[cfg(feature = "cassandra")]
@@ -75,12 +77,6 @@ mod environments;
 mod execution;
 mod exits;
 mod exposure;
-#[cfg(all(feature = "cassandra", feature = "rocksdb", target_os = "linux"))]
-mod failing_console;
-#[cfg(feature = "cassandra")]
-mod failing_nodes;
-#[cfg(feature = "cassandra")]
-mod failing_replicas;
 #[cfg(feature = "fjall")]
 mod fjall_data;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

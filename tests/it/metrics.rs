@@ -103,7 +103,7 @@ fn the_documented_metrics_are_exactly_the_existing_ones() {
 #[test]
 fn the_documented_metrics_of_a_cluster_are_exactly_the_existing_ones() {
     let Some(cluster) = cassandra::whole() else { return };
-    let klads = Klads::start(&cluster);
+    let klads = Klads::start(cluster);
     assert_eq!(klads.client(0).put("/v1/kv/k", b"v").status, 201);
     let mut page = Scrape::of(klads.server(0));
     assert_eq!(promtool(&["check", "metrics"], &page.text).as_deref(), Ok(""));

@@ -66,10 +66,11 @@ for name in java.base/java.lang.module java.base/jdk.internal.loader java.base/j
     java.base/java.lang java.base/java.lang.reflect java.base/java.util java.base/java.nio; do
     set -- "$@" --add-opens "$name=ALL-UNNAMED"
 done
-# A small heap, and only the quick compiler: a node starts in seconds and takes about 550 MB.
+# A small heap, and only the quick compiler: a node starts in seconds and takes about 550 MB. Cassandra reads the clock
+# every 20 ms for most purposes: with its default of 2 ms an idle node takes twice as much CPU time.
 exec "$java" -Xms256M -Xmx256M -Xss512k -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MaxDirectMemorySize=256M \
     -XX:ReservedCodeCacheSize=96m -XX:+ExitOnOutOfMemoryError -Djdk.attach.allowAttachSelf=true "$@" \
     -Dcassandra.config="file://$directory/cassandra.yaml" -Dcassandra.storagedir="$directory" \
     -Dcassandra.logdir="$directory" -Dcassandra-foreground=yes -Dcassandra.skip_wait_for_gossip_to_settle=0 \
-    -Dcassandra.superuser_setup_delay_ms=0 \
+    -Dcassandra.superuser_setup_delay_ms=0 -Dcassandra.approximate_time_precision_ms=20 \
     -Dlogback.configurationFile="$directory/logback.xml" -cp "$jars/*" org.apache.cassandra.service.CassandraDaemon

@@ -1,11 +1,9 @@
-//! A Cassandra cluster of three nodes on this machine, which nearly all tests of one run share.
-//! `tools/cassandra/node.sh` runs a node, here as in `make cluster`.
+//! Cassandra clusters of three nodes on this machine: one that most tests of a run share, and one for tests that harm
+//! nodes. `tools/cassandra/node.sh` runs a node, here as in `make cluster`.
 //!
-//! A test takes the cluster with [`whole`], together with others, or with [`alone`] if it harms nodes. When the run
-//! ends, in whatever way, a shell kills the nodes and removes their data.
-//!
-//! A test that waits for the cluster occupies a thread of the run. Tests run in the order of their names, so the modules
-//! of those that harm nodes are called `failing_*`: the tests around them need no cluster.
+//! A test takes the shared cluster with [`whole`], and the other one with [`alone`]: if all had the same, most tests
+//! would wait for the few that harm nodes. When the run ends, in whatever way, a shell kills the nodes and removes their
+//! data.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -14,7 +12,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rcgen::SanType;
@@ -42,8 +40,9 @@ pub(crate) struct Cluster {
     _guard: Child,
 }
 
-static CLUSTER: LazyLock<RwLock<Cluster>> =
-    LazyLock::new(|| RwLock::new(Cluster::start(NODES, |_| SETTINGS.to_owned())));
+static SHARED: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(NODES, |_| SETTINGS.to_owned()));
+
+static HARMED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start(NODES, |_| SETTINGS.to_owned())));
 
 /// The read timeout of [`SETTINGS`].
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,14 +55,15 @@ write_request_timeout: 10s
 range_request_timeout: 10s
 cas_contention_timeout: 10s";
 
-/// Returns the cluster with all nodes up. `None`: the machine has no Cassandra, and the test is to be skipped.
-pub(crate) fn whole() -> Option<RwLockReadGuard<'static, Cluster>> {
-    is_here().then(|| CLUSTER.read().unwrap_or_else(PoisonError::into_inner))
+/// Returns the shared cluster, whose nodes are all up. `None`: the machine has no Cassandra, and the test is to be
+/// skipped.
+pub(crate) fn whole() -> Option<&'static Cluster> {
+    is_here().then(|| &*SHARED)
 }
 
 /// Returns the cluster for a test that harms nodes. They are all up again when it drops the cluster.
 pub(crate) fn alone() -> Option<Alone> {
-    is_here().then(|| Alone(CLUSTER.write().unwrap_or_else(PoisonError::into_inner)))
+    is_here().then(|| Alone(HARMED.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 /// Returns a node of its own that serves only clients with TLS and a password. `authority` signs its certificate. The
@@ -90,8 +90,8 @@ client_encryption_options:
     is_here().then(|| Cluster::start(1, settings))
 }
 
-/// The cluster for one test. Mends it when dropped.
-pub(crate) struct Alone(RwLockWriteGuard<'static, Cluster>);
+/// A cluster for one test. Mends it when dropped.
+pub(crate) struct Alone(MutexGuard<'static, Cluster>);
 
 impl std::ops::Deref for Alone {
     type Target = Cluster;

@@ -137,9 +137,12 @@ pub(crate) fn kernel() -> (u32, u32) {
 /// The condition does not hold within [`PATIENCE`].
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
+    let mut pause = Duration::from_millis(2);
     while !condition() {
         assert!(Instant::now() < deadline, "timeout while waiting until {what}");
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(pause);
+        // Each check costs CPU time, which what it waits for may need.
+        pause = (pause * 2).min(Duration::from_millis(32));
     }
 }
 

@@ -18,7 +18,7 @@ const CLIENTS: usize = 6;
 const KEYS: usize = 10;
 
 /// The time between a client's read and its next write.
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(40);
 
 /// What the clients have seen in the present phase.
 #[derive(Default)]
