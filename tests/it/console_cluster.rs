@@ -55,7 +55,7 @@ fn the_nodes_of_a_real_cluster_are_shown_with_their_state_latency_and_copies() {
     let (server, browser) = (klads.server(0), Browser::start());
     let all_are_shown = nodes_are_shown(cluster, None);
     while_used(server, || {
-        for (width, dark) in [(390, true), (1280, false)] {
+        for (width, dark) in [(390, true), (390, false), (1280, true), (1280, false)] {
             browser.look(width, 900, dark);
             open(&browser, server, "cluster");
             browser.wait(&all_are_shown);

@@ -109,7 +109,7 @@ fn every_view_is_drawn_on_a_phone_and_on_a_wide_screen_in_light_and_dark() {
     let server = ServerBuilder::new("rocksdb").start();
     let browser = Browser::start();
     loaded(&server, PAUSE, || {
-        for (width, dark) in WIDTHS.into_iter().zip([false, true]) {
+        for (width, dark) in WIDTHS.into_iter().flat_map(|width| [(width, false), (width, true)]) {
             browser.look(width, 900, dark);
             for (view, has_data) in VIEWS {
                 open(&browser, &server, view);

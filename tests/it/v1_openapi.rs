@@ -28,10 +28,15 @@ fn document(server: &Server) -> String {
     answer.text()
 }
 
-/// Other tests compare the engines with each other.
 #[test]
-fn schemathesis_finds_no_fault() {
+fn schemathesis_finds_no_fault_on_disk() {
     let server = ServerBuilder::new(ENGINES[0]).start();
+    test(&server, &document(&server)).unwrap_or_else(|faults| panic!("{faults}"));
+}
+
+#[test]
+fn schemathesis_finds_no_fault_in_memory() {
+    let server = ServerBuilder::new("memory").start();
     test(&server, &document(&server)).unwrap_or_else(|faults| panic!("{faults}"));
 }
 

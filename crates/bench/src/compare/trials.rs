@@ -221,7 +221,7 @@ fn named(finding: &Finding, figure: &str) -> bool {
 #[test]
 fn equal_sides_are_seldom_called_different() {
     for (sides, of) in [(same_pieces as fn(&mut _) -> _, "pieces"), (same_runs, "runs")] {
-        let alarms = per_mille(&trials(250, None, sides), differs);
+        let alarms = per_mille(&trials(500, None, sides), differs);
         assert!(alarms < 20, "{alarms} of 1,000 comparisons of {of} are false alarms");
     }
 }
