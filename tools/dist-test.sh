@@ -150,6 +150,8 @@ removable() {
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
 
+# A release compresses more, in 25 s of CPU time instead of 4 s.
+export DPKG_DEB_COMPRESSOR_LEVEL=1
 tools/dist.sh --binary "$binary" --out "$scratch/one" &
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md) \
     tools/dist.sh --binary "$binary" --out "$scratch/two" >/dev/null

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use serde_json::{Value, json};
 
+use super::tools::chromium;
 use super::{Client, PATIENCE};
 
 /// One browser at a time: CI has two cores.
@@ -61,7 +62,7 @@ impl Browser {
             "POST",
             "",
             &json!({ "capabilities": { "alwaysMatch": {
-                "goog:chromeOptions": { "args": arguments },
+                "goog:chromeOptions": { "binary": chromium(), "args": arguments },
                 "goog:loggingPrefs": { "browser": "ALL" },
             } } }),
         );
