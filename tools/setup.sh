@@ -68,7 +68,7 @@ have_libclang() {
 
 # Debian has Chromium without windows as a program of its own, which starts with a third of the CPU time.
 have_browser() {
-    command -v chromium-headless-shell >/dev/null 2>&1 ||
+    [ -x /usr/lib/chromium/chromium-headless-shell ] ||
         { ! command -v apt-get >/dev/null 2>&1 && command -v chromium >/dev/null 2>&1; }
 }
 

@@ -85,7 +85,7 @@ fn verbose_readiness_names_every_check() {
 
 #[test]
 fn a_stopping_klad_is_not_ready() {
-    let mut server = ServerBuilder::new("memory").arg("--drain-delay", "2s").start();
+    let mut server = ServerBuilder::new("memory").arg("--drain-delay", "6s").start();
     let mut client = server.client();
     // A request in flight, for which klad waits after the drain delay.
     client.send_raw(
@@ -221,7 +221,7 @@ fn queued_operations_are_counted(delay: &str, key_bytes: usize) -> Result<(), St
 
 #[test]
 fn queued_operations_are_in_the_breakdown_with_their_keys() {
-    queued_operations_are_counted("2s", 1_000).unwrap();
+    queued_operations_are_counted("6s", 1_000).unwrap();
 }
 
 #[test]

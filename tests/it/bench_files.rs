@@ -40,7 +40,7 @@ fn all_forms_of_a_result_agree() {
     assert_eq!(read.requests, 140);
     assert_eq!(read.total_count + read.others_than_2xx_and_3xx.unwrap(), 140);
     assert!(read.spectrum.len() > 10, "{read:?}");
-    assert_eq!(run.result["intervals"].as_array().unwrap().len(), 2, "1.2 seconds");
+    assert!(run.result["intervals"].as_array().unwrap().len() >= 2, "1.2 seconds");
 }
 
 #[test]

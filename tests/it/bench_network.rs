@@ -24,15 +24,17 @@ fn outcomes(run: &Run) -> [u64; 6] {
 #[test]
 fn every_framing_of_an_answer_is_read() {
     let scripts = [Script::Answers, Script::Chunked, Script::ByteByByte, Script::InterimFirst];
-    // With a schedule, a busy machine may leave the last requests without a free connection.
-    for ((server, run), script) in at_each(&scripts, "--connections 20 --closed").iter().zip(scripts) {
+    for script in scripts {
+        let server = Scripted::start(script);
+        // With a schedule, a busy machine may leave the last requests without a free connection.
+        let run = Bencher::new(&server.url("/"), "--connections 20 --closed")
+            .run_until("the connections are used again", || server.record().requests.len() > 200);
         run.assert_all_served();
         let sent = run.measured("sent");
         assert_eq!((run.measured("statuses/200"), run.measured("errors/closed")), (sent, 0), "{script:?}");
         let record = server.record();
         assert_eq!((record.accepted, record.too_early), (20, 0), "{script:?}: the connections stay open");
         assert_eq!(record.requests.len() as u64, sent);
-        assert!(sent > 20, "{script:?}: more than one for each connection: {sent}");
     }
 }
 
@@ -46,9 +48,7 @@ fn a_connection_that_ends_with_its_answer_is_opened_again_without_a_failure() {
         Script::AnswersTwice,
         Script::AnswersWith(204),
     ];
-    for ((server, run), script) in
-        at_each(&scripts, "--connections 25 --rate 20/s --duration 2500ms").iter().zip(scripts)
-    {
+    for ((server, run), script) in at_each(&scripts, "--connections 25 --rate 10/s --duration 5s").iter().zip(scripts) {
         run.assert_all_served();
         assert_eq!(
             run.result["measured"]["statuses"].as_object().unwrap().len(),
@@ -166,7 +166,7 @@ fn connections_on_demand_reach_a_silent_server_up_to_their_limit() {
         .iter()
         .zip(&servers)
         .map(|(options, server)| {
-            Bencher::new(&server.url("/"), &format!("--connections 2 --drain 2s --timeout 1h {options}"))
+            Bencher::new(&server.url("/"), &format!("--connections 2 --drain 8s --timeout 1h {options}"))
         })
         .collect();
     let runs = together(&runs);
@@ -184,7 +184,7 @@ fn connections_on_demand_reach_a_silent_server_up_to_their_limit() {
 
 #[test]
 fn connections_on_demand_are_not_opened_without_need() {
-    let (server, run) = at(Script::Answers, "--connections 2 --connections-max 50 --rate 20/s --duration 2500ms");
+    let (server, run) = at(Script::Answers, "--connections 2 --connections-max 50 --rate 10/s --duration 5s");
     run.assert_all_served();
     // A stall of the machine may need a few more, but not one for each request.
     assert!(server.record().accepted < 25, "{}", server.record().accepted);
@@ -208,11 +208,11 @@ fn requests_whose_connection_is_never_made_are_unfinished() {
 
 #[test]
 fn a_deadline_counts_from_the_intended_start_even_if_the_request_was_never_sent() {
-    let (server, run) = at(Script::Silent, "--connections 5 --timeout 200ms --duration 1s");
+    let (server, run) = at(Script::Silent, "--connections 5 --timeout 200ms --duration 5s");
     let [.., timed_out, unfinished] = outcomes(&run);
     // The last requests may be unfinished at the end instead.
-    assert_eq!(timed_out + unfinished, 100);
-    assert!(timed_out >= 70, "{timed_out}");
+    assert_eq!(timed_out + unfinished, 500);
+    assert!(timed_out >= 350, "{timed_out}");
     let at_most_us = run.result["measured"]["response"]["percentiles"][0]["value_us"].as_f64().unwrap();
     assert!(at_most_us >= 190_000.0, "{at_most_us}");
     // The five connections are closed every 200 ms, and opened again.
@@ -224,10 +224,11 @@ fn a_deadline_counts_from_the_intended_start_even_if_the_request_was_never_sent(
 
 #[test]
 fn closed_load_sends_the_next_request_after_the_answer() {
-    let (server, run) = at(Script::Answers, "--closed --connections 3 --duration 300ms");
+    let server = Scripted::start(Script::Answers);
+    let run = Bencher::new(&server.url("/"), "--closed --connections 3")
+        .run_until("the connections are used again", || server.record().requests.len() > 30);
     let record = server.record();
     assert_eq!((record.accepted, record.too_early), (3, 0));
-    assert!(record.requests.len() > 3, "more than one for each connection: {}", record.requests.len());
     assert_eq!(run.measured("sent"), record.requests.len() as u64);
     assert_eq!(run.measured("outcomes/served"), run.measured("scheduled"));
     assert_eq!(run.result["load"]["mode"], "closed");

@@ -57,7 +57,7 @@ fn every_chart_is_drawn_in_light_and_dark_on_a_phone_and_on_a_wide_screen() {
 #[test]
 fn a_run_of_a_second_has_charts_and_a_run_without_an_answer_says_so_instead() {
     let second = Scripted::start(Script::RefusesEveryTenth);
-    let (_, page) = with_page(&Bencher::new(&second.url("/"), "--duration 1s"));
+    let (_, page) = with_page(&Bencher::new(&second.url("/"), "--duration 1s --connections 100"));
     let mut found = faults(&look(&page, false), false, &FIGURES);
     // On a busy machine the last answers arrive in the next second, in which nothing was sent.
     found.retain(|fault| !fault.contains("\"send-lag\": the cursor says {\"at\":\"1.5"));

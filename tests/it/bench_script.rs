@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::support::bencher::Bencher;
 use super::support::scripted::{Script, Scripted};
+use super::support::wait_until;
 
 /// Sets only method, body and headers.
 const FIXED: &str = r#"
@@ -103,6 +106,11 @@ fn thread_of(sent: &SentRequest) -> String {
 }
 
 fn recorded(server: &Scripted, printed: String) -> Recording {
+    Recording { sent: sent(server), printed }
+}
+
+/// What a server has received, by the thread that has sent it.
+fn sent(server: &Scripted) -> BTreeMap<String, Vec<SentRequest>> {
     let port = server.address.port().to_string();
     let mut sent: BTreeMap<String, Vec<SentRequest>> = BTreeMap::new();
     for request in &server.record().requests {
@@ -111,7 +119,12 @@ fn recorded(server: &Scripted, printed: String) -> Recording {
         request.headers.iter_mut().for_each(|header| *header = header.replace(&port, "PORT"));
         sent.entry(thread_of(&request)).or_default().push(request);
     }
-    Recording { sent, printed }
+    sent
+}
+
+/// Whether each thread has sent so much that it can be compared.
+fn is_enough(server: &Scripted, threads: usize) -> bool {
+    sent(server).values().filter(|requests| requests.len() >= 10).count() == threads
 }
 
 /// Runs `with` with a file that contains the script.
@@ -125,13 +138,18 @@ fn with_file<R>(script: &str, with: impl FnOnce(&Path) -> R) -> R {
 fn wrk(script: &str, answers: Script, threads: usize) -> Recording {
     let server = Scripted::start(answers);
     let ran = with_file(script, |file| {
-        Command::new("wrk")
-            .args([&format!("-t{threads}"), &format!("-c{threads}"), "-d1s", "-H", "X-Given: a: b", "-s"])
+        let child = Command::new("wrk")
+            .args([&format!("-t{threads}"), &format!("-c{threads}"), "-d5m", "-H", "X-Given: a: b", "-s"])
             .arg(file)
             .args([&server.url("/a?b=c"), "--", "argument"])
             .stdin(Stdio::null())
-            .output()
-            .unwrap_or_else(|error| panic!("wrk cannot be run ({error}); install it with tools/setup.sh"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("wrk cannot be run ({error}); install it with tools/setup.sh"));
+        wait_until("wrk has sent enough", || is_enough(&server, threads));
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        child.wait_with_output().unwrap()
     });
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     recorded(&server, String::from_utf8(ran.stdout).unwrap())
@@ -140,10 +158,12 @@ fn wrk(script: &str, answers: Script, threads: usize) -> Recording {
 /// Runs klad bench in the same way.
 fn klad(script: &str, answers: Script, threads: usize) -> Recording {
     let server = Scripted::start(answers);
-    let options = format!("--closed --threads {threads} --connections {threads} --duration 1s");
+    let options = format!("--closed --threads {threads} --connections {threads}");
     let bencher = Bencher::new(&server.url("/a?b=c"), &options);
-    let run =
-        with_file(script, |file| bencher.arg("--script", file).arg("--header", "X-Given: a: b").last("argument").run());
+    let run = with_file(script, |file| {
+        let bencher = bencher.arg("--script", file).arg("--header", "X-Given: a: b").last("argument");
+        bencher.run_until("klad bench has sent enough", || is_enough(&server, threads))
+    });
     assert_eq!(run.ended.code, Some(0), "{}", run.ended.stderr);
     recorded(&server, run.ended.stdout)
 }
@@ -260,12 +280,14 @@ fn a_thread_that_stops_itself_ends_its_part_and_the_last_one_ends_the_run() {
 #[test]
 fn connections_pause_as_long_as_the_script_says() {
     let script = "function delay() return 100 end";
-    let ended = run_of(script, "--closed --connections 1 --duration 1s --json -");
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let result: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
-    let sent = result["measured"]["sent"].as_u64().unwrap();
+    let server = Scripted::start(Script::Answers);
+    let run = with_file(script, |file| {
+        let bencher = Bencher::new(&server.url("/"), "--closed --connections 1").arg("--script", file);
+        bencher.run_until("it has paused", || server.record().requests.len() >= 5)
+    });
+    let (sent, length_s) = (run.measured("sent"), run.result["interrupted_s"].as_f64().unwrap());
     // At most one request for each 100 ms, however slow the machine is.
-    assert!((1..=10).contains(&sent), "{sent}");
+    assert!(f64::from(u32::try_from(sent).unwrap()) * 0.1 <= length_s + 0.1, "{sent} in {length_s} s");
 }
 
 /// The status of a start is the highest status in its pipeline, and each start has one status.

@@ -1,9 +1,8 @@
 //! The command line of `klad bench`: exit codes, messages, output streams, schedules.
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::support::bencher::{Bencher, Run, klad, together};
+use super::support::bencher::{Bencher, klad, together};
 use super::support::scripted::{Script, Scripted};
 use super::support::wait_until;
 
@@ -156,7 +155,7 @@ fn progress_goes_to_stderr_with_a_line_for_each_second_if_requested() {
     for (second, line) in lines.iter().enumerate() {
         assert!(line.trim_start().starts_with(&format!("{}.0s ", second + 1)), "{line:?}");
     }
-    assert!(lines[0].contains("/s p50 ") && lines[0].contains("refused "), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("/s p50 ") && line.contains("refused ")), "{lines:?}");
     assert_eq!((runs[1].ended.stderr.as_str(), runs[2].ended.stderr.as_str()), ("", ""));
 }
 
@@ -207,11 +206,9 @@ fn a_seed_repeats_poisson_arrivals_and_another_seed_does_not() {
 fn an_interrupt_ends_the_schedule_and_the_run_is_reported() {
     // The schedule alone takes longer than a test waits.
     let server = Scripted::start(Script::Answers);
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let running = Bencher::new(&server.url("/"), "--duration 1h --warm-up 50ms").arg("--json", file.path()).start();
-    wait_until("the warm-up is over", || server.record().requests.len() > 20);
-    kill_process(Pid::from_child(&running.child), Signal::INT).unwrap();
-    let run = Run::read(running.wait(), file.path());
+    // A connection for each request of six seconds, so that none is left without one on a busy machine.
+    let bencher = Bencher::new(&server.url("/"), "--warm-up 50ms --connections 600");
+    let run = bencher.run_until("the warm-up is over", || server.record().requests.len() > 20);
     run.assert_all_served();
     assert!(run.result["interrupted_s"].as_f64().unwrap() > 0.0);
     assert!(run.ended.stdout.starts_with("Ended early, "), "{}", run.ended.stdout);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::support::bencher::Bencher;
 use super::support::command::Klad;
 use super::support::exports::{fill_randomly, put_latin1, store};
 use super::support::stores::check;
@@ -265,9 +266,7 @@ fn generated_entries_are_those_of_a_fill() {
     let (filled, loaded) = (place.path().join("filled"), place.path().join("loaded"));
     let server = ServerBuilder::new("rocksdb").data(&filled).start();
     let formats = "--key-format {} --value-format value#{}";
-    let bench =
-        format!("bench http://{} --workload get --fill 1234 --closed --warm-up 0s --duration 100ms", server.address);
-    assert_eq!(Klad::new(&format!("{bench} {formats}")).run().code, Some(0));
+    Bencher::new(&format!("http://{}", server.address), &format!("--workload get --fill 1234 {formats}")).run();
     assert!(server.stop().success());
     said(import(&format!("--generate 1234 {formats}"), &loaded));
     let without_versions = |data: &Path| {

@@ -3,15 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::support::cassandra::{self, Cluster, Klads};
-use super::support::command::Klad;
 use super::support::history::History;
 use super::support::one_key::verdict;
 use super::support::scrape::Scrape;
-use super::support::{Client, Server, ServerBuilder, random};
-
-fn cluster_command(cluster: &Cluster, command: &str) -> Klad {
-    Klad::new(&format!("cluster {command} --contact-points")).arg(cluster.contact_points())
-}
+use super::support::{Client, Server, ServerBuilder, random, wait_until};
 
 /// Sends lines as a batch. Returns status and code, or the statuses of the items.
 fn batch(client: &mut Client, parameters: &str, lines: &str) -> Result<Vec<u64>, (u16, String)> {
@@ -150,17 +145,16 @@ fn a_scan_of_all_buckets_is_in_key_order_through_every_klad() {
 fn large_and_expiring_values_are_stored_as_they_are() {
     let Some(cluster) = cassandra::whole() else { return };
     let klads = Klads::start(cluster);
-    let mut client = klads.client(0);
     for bytes in [0, 1, 512, 513, 64 << 10, 5 << 20] {
         let value = vec![b'v'; bytes];
-        assert!(matches!(client.put("/v1/kv/d/large", &value).status, 201 | 204));
+        assert!(matches!(klads.client(0).put("/v1/kv/d/large", &value).status, 201 | 204));
         assert_eq!(klads.client(1).get("/v1/kv/d/large").body, value);
-        assert_eq!(client.put("/v0/entity?id=large", &value).status, 201);
+        assert_eq!(klads.client(0).put("/v0/entity?id=large", &value).status, 201);
         assert_eq!(klads.client(2).get("/v0/entity?id=large").body, value);
     }
-    assert_eq!(client.put("/v1/kv/d/short?ttl=100ms", b"v").status, 201);
-    super::support::wait_until("the value has expired", || klads.client(1).get("/v1/kv/d/short").status == 404);
-    assert_eq!(client.put("/v1/kv/d/long?ttl=36500d", b"v").status, 201);
+    assert_eq!(klads.client(0).put("/v1/kv/d/short?ttl=100ms", b"v").status, 201);
+    wait_until("the value has expired", || klads.client(1).get("/v1/kv/d/short").status == 404);
+    assert_eq!(klads.client(0).put("/v1/kv/d/long?ttl=36500d", b"v").status, 201);
     assert!(klads.client(1).get("/v1/kv/d/long").header("klad-ttl").is_some());
 }
 
@@ -168,7 +162,8 @@ fn large_and_expiring_values_are_stored_as_they_are() {
 fn history(cluster: &Cluster, level: &str) -> History {
     static KEYSPACES: AtomicUsize = AtomicUsize::new(0);
     let keyspace = format!("history{}", KEYSPACES.fetch_add(1, Ordering::Relaxed));
-    cluster_command(cluster, "init").arg("--keyspace").arg(&keyspace).arg("--replication").arg("datacenter1:3").run();
+    let init = cluster.command("cluster init --replication datacenter1:3");
+    init.arg("--keyspace").arg(&keyspace).succeeds();
     let start = || cluster.builder(&keyspace).arg("--consistency", level).start();
     let klads: Vec<Server> = (0..cassandra::NODES).map(|_| start()).collect();
     let (mut history, mut random, sent) = (History::new(), random(), AtomicUsize::new(0));
@@ -206,27 +201,21 @@ fn the_keyspace_is_checked_and_shown() {
     let missing = cluster.builder("missing").try_start().err().expect("no keyspace");
     assert_eq!(missing.status.code(), Some(73), "{}", missing.log);
     let init = |buckets: &str| {
-        cluster_command(cluster, "init")
-            .arg("--keyspace")
-            .arg("checked")
-            .arg("--replication")
-            .arg("datacenter1:3")
-            .arg("--buckets")
-            .arg(buckets)
+        let init = cluster.command("cluster init --replication datacenter1:3 --keyspace checked");
+        init.arg("--buckets").arg(buckets)
     };
     let made = String::from_utf8(init("4").succeeds()).unwrap();
     assert!(made.contains("4 buckets, 3 copies in datacenter1"), "{made}");
     init("4").succeeds();
     assert_eq!(init("5").run().code, Some(73));
     let server: Server = cluster.builder("checked").start();
-    let shown = cluster_command(cluster, "status").arg("--keyspace").arg("checked").arg("--json").succeeds();
+    let shown = cluster.command("cluster status --keyspace checked --json").succeeds();
     let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
     assert_eq!(shown["nodes"].as_array().unwrap().len(), cassandra::NODES, "{shown}");
     assert_eq!((&shown["keyspace"]["buckets"], &shown["keyspace"]["starts"]), (&4.into(), &1.into()), "{shown}");
-    let metrics = Scrape::of(&server).text;
     for node in 0..cassandra::NODES {
         let line = format!("klad_cluster_node_connected{{node=\"{}\"}} 1", cluster.address(node));
-        assert!(metrics.lines().any(|found| found == line), "{line} is missing");
+        wait_until(&line, || Scrape::of(&server).text.lines().any(|found| found == line));
     }
     let elsewhere = ServerBuilder::new("cassandra")
         .arg("--contact-points", &cluster.contact_points())

@@ -43,6 +43,10 @@ fn write(address: SocketAddr, writer: usize, stop: &AtomicBool, acknowledged: &A
         let key = format!("w{writer}k{}", number % 5_000);
         let value = format!("{number:08}{}", "x".repeat(300));
         let answer = client.put(&format!("/v0/entity?id={key}&durability={durability}"), value.as_bytes());
+        // RocksDB accepts no writes while its flushes are far behind.
+        if answer.status == 503 {
+            continue;
+        }
         assert_eq!(answer.status, 201, "{}", answer.text());
         let mut acknowledged = acknowledged.lock().unwrap();
         acknowledged.0.insert(key, number);
@@ -437,7 +441,8 @@ fn a_stop_waits_for_a_checkpoint_for_a_limited_time() {
 fn a_stop_waits_for_a_checkpoint_in_progress() {
     let data = tempfile::tempdir().unwrap();
     let shim = Shim::new();
-    let mut server = shim.preload(ServerBuilder::new("rocksdb").data(data.path())).start();
+    let builder = ServerBuilder::new("rocksdb").data(data.path()).arg("--drain-timeout", "5m");
+    let mut server = shim.preload(builder).start();
     assert_eq!(server.client().put("/v0/entity?id=k", b"v").status, 201);
     shim.hold_checkpoints();
     let mut asking = Client::connect(server.admin);

@@ -1,7 +1,6 @@
 //! `--engine cassandra` against a node that asks for TLS and for a user name with a password.
 
 use super::support::cassandra;
-use super::support::command::Klad;
 use super::support::tls::Authority;
 use super::support::wait_until;
 
@@ -12,9 +11,8 @@ fn a_cluster_with_tls_and_passwords_is_reached_with_both_only() {
     let (password, wrong) = (authority.path("password"), authority.path("wrong"));
     std::fs::write(&password, "cassandra\n").unwrap();
     std::fs::write(&wrong, "guessed\n").unwrap();
-    let init = || Klad::new("cluster init --replication datacenter1:1 --keyspace secured --contact-points");
     let init = |options: &[(&str, &std::path::Path)]| {
-        let mut init = init().arg(cluster.contact_points());
+        let mut init = cluster.command("cluster init --replication datacenter1:1 --keyspace secured");
         for (option, value) in options {
             init = init.arg(option).arg(value);
         }

@@ -51,7 +51,8 @@ fn a_stop_waits_for_operations_without_clients() {
     for setup in LATE_SETUPS {
         let data = tempfile::tempdir().unwrap();
         let mut server = ServerBuilder::new(setup).data(data.path()).start();
-        for number in 0..CLIENTS {
+        // Few, because klad waits for 10 s at most, and a slow disk takes seconds for each.
+        for number in 0..2 {
             let request = format!("PUT /v0/entity?id={number} HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nv");
             server.client().send_raw(request);
         }

@@ -206,8 +206,9 @@ fn connections_are_counted_exactly_and_their_descriptors_become_free() {
     assert_eq!(server.client().answer().unwrap().status, 503, "one too many");
     clients.truncate(3);
     let closed = |page: &Scrape| page.sum("klad_connections_closed_total", &[("reason", "client")]);
-    let page = wait_for_page(&server, "two more are closed", |page| closed(page) == 4.0);
-    assert_eq!(page.value("klad_connections_open"), 3.0);
+    let page = wait_for_page(&server, "two more are closed", |page| {
+        closed(page) == 4.0 && page.value("klad_connections_open") == 3.0
+    });
     assert_eq!(page.value("klad_connections_refused_total"), 1.0);
     assert_eq!(page.value("klad_connections_closed_total"), 4.0, "for no other reason");
     let descriptors = || Scrape::of(&server).value("process_open_fds");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::support::command::Klad;
 use super::support::loaded::loaded;
 use super::support::tools::top;
-use super::support::{Server, ServerBuilder};
+use super::support::{Server, ServerBuilder, wait_until};
 
 const HAS_ROCKSDB: bool = cfg!(feature = "rocksdb");
 
@@ -172,11 +172,18 @@ fn a_difference_of_two_live_profiles_has_a_direction() {
 #[test]
 fn threads_are_listed_and_drawn() {
     let server = server();
-    let list = String::from_utf8(profile(&server, "--event threads").succeeds()).unwrap();
-    assert!(list.lines().next().unwrap().ends_with(" threads") && list.contains(" klad-worker-0 ("), "{list}");
-    assert!(list.contains("    klad_"), "their stacks have names: {list}");
-    let text = String::from_utf8(profile(&server, "--event threads -o - --format collapsed").succeeds()).unwrap();
-    assert!(text.starts_with("# title: Threads\n") && text.contains("\nklad-worker-0;"), "{text}");
+    let taken = |options: &str| String::from_utf8(profile(&server, options).succeeds()).unwrap();
+    // A thread that does not answer within 80 ms is listed without its stack.
+    wait_until("the worker is listed with its stack", || {
+        let list = taken("--event threads");
+        assert!(list.lines().next().unwrap().ends_with(" threads") && list.contains(" klad-worker-0 ("), "{list}");
+        list.contains("    klad_")
+    });
+    wait_until("the worker is drawn with its stack", || {
+        let text = taken("--event threads -o - --format collapsed");
+        assert!(text.starts_with("# title: Threads\n"), "{text}");
+        text.contains("\nklad-worker-0;")
+    });
 }
 
 /// Returns the files in a directory other than those with these names.

@@ -80,13 +80,12 @@ fn a_batch_needs_a_slot_for_each_item() {
 
 #[test]
 fn a_batch_beyond_the_slots_of_the_memory_engine_is_503() {
-    // On a busy machine the first operation may end before the batch has arrived.
+    // On a busy machine the first operation may end before the batch has arrived, or begin after it.
     let rejected = (0..5).any(|_| {
         let builder = ServerBuilder::new("memory/pool").arg("--operations-max", "4").arg("--engine-delay", "2s");
         let server = builder.start();
         let mut first = server.client();
         first.send("PUT", "/v1/kv/first", &[], Some(b"v")).unwrap();
-        slots_taken(&server, 1);
         let mut client = server.client();
         let answer = batch(&mut client, "", &puts(4));
         if answer.status == 200 {

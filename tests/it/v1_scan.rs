@@ -7,7 +7,9 @@ use super::support::planted::Defect;
 use super::support::scanning::{
     FORMATS, Format, Listed, base64url, code, each, keys, read, scan, scan_all, store, store_all,
 };
-use super::support::{DURABLE_ENGINES, ENGINES, LATE_SETUPS, SETUPS, ServerBuilder, encode, random, wait_until};
+use super::support::{
+    Answer, DURABLE_ENGINES, ENGINES, LATE_SETUPS, SETUPS, ServerBuilder, encode, random, wait_until,
+};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -390,7 +392,7 @@ fn shows_one_state(builder: &ServerBuilder) -> Result<(), String> {
     while let Some(chunk) = reader.chunk().unwrap() {
         body.extend_from_slice(&chunk);
     }
-    let answer = super::support::Answer { status, headers, body, chunks: None };
+    let answer = Answer { status, headers, body, chunks: None };
     let scanned = read(&answer, Format::JsonLines)?;
     let expected = |number: usize| Listed::Entry(format!("k{number:04}").into_bytes(), Ok(value.clone()));
     if scanned.next.is_some() || scanned.listed != (0..800).map(expected).collect::<Vec<_>>() {
@@ -471,9 +473,14 @@ fn a_stream_to_a_slow_client_ends_in_time() {
     }
     for format in [Format::JsonLines, Format::CborSequence] {
         client.send("GET", "/v1/kv", &[("Accept", format.accept())], None).unwrap();
+        let (status, headers) = client.head().unwrap();
         // The client takes nothing until the scan's time is over.
         std::thread::sleep(2 * time);
-        let scanned = read(&client.answer().unwrap(), format).unwrap();
+        let mut body = Vec::new();
+        while let Some(chunk) = client.chunk().unwrap() {
+            body.extend_from_slice(&chunk);
+        }
+        let scanned = read(&Answer { status, headers, body, chunks: None }, format).unwrap();
         let first = scanned.listed.len();
         let cursor = scanned.next.expect("the time was over before the end");
         let rest = scan_all(&mut client, &format!("keys_only=true&cursor={cursor}"), format).unwrap().0;
@@ -492,10 +499,10 @@ fn scans_beyond_the_maximum_are_503() {
     let mut reader = server.client();
     reader.send("GET", "/v1/kv", &[("Accept", "application/cbor-seq")], None).unwrap();
     assert_eq!(reader.head().unwrap().0, 200);
-    assert_eq!(code(&client.get("/v1/kv?limit=1")), (503, "overloaded".to_owned()));
-    assert_eq!(client.get("/v1/kv/0001").status, 200);
+    assert_eq!(code(&server.client().get("/v1/kv?limit=1")), (503, "overloaded".to_owned()));
+    assert_eq!(server.client().get("/v1/kv/0001").status, 200);
     while reader.chunk().unwrap().is_some() {}
-    wait_until("the place is free again", || client.get("/v1/kv?limit=1").status == 200);
+    wait_until("the place is free again", || server.client().get("/v1/kv?limit=1").status == 200);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::support::command::{Klad, Output};
 use super::support::scripted::{answers, whole_answer};
+use super::support::server::keep;
 use super::support::{Server, ServerBuilder};
 
 fn server() -> Server {
@@ -120,6 +121,7 @@ fn a_watch_continues_after_the_server_was_killed() {
     put("b", &server);
     let address = server.address;
     server.kill();
+    let _kept = keep(address);
     let server = builder.listen(address).start();
     put("c", &server);
     put("d", &server);

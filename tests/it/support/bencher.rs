@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{PATIENCE, results};
+use super::{PATIENCE, results, wait_until};
 
 /// The end of a process.
 #[derive(Debug)]
@@ -77,6 +78,15 @@ impl Bencher {
             self.arguments.iter().map(String::as_str).chain(missing.flat_map(|(name, value, _)| [*name, value]));
         let separator = (!self.last.is_empty()).then_some("--");
         Running::start(options.chain(separator).chain(self.last.iter().map(String::as_str)))
+    }
+
+    /// Starts a run without an end of its own, and interrupts it when the condition holds. Checks its result.
+    pub(crate) fn run_until(&self, what: &str, enough: impl FnMut() -> bool) -> Run {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let running = self.clone().arg("--duration", "1h").arg("--json", file.path()).start();
+        wait_until(what, enough);
+        kill_process(Pid::from_child(&running.child), Signal::INT).unwrap();
+        Run::read(running.wait(), file.path())
     }
 
     /// Makes the run, and checks its result.

@@ -77,7 +77,8 @@ pub(crate) fn secured(authority: &Authority) -> Option<Cluster> {
         let parts = [pair.key, pair.certificate].map(|path| std::fs::read_to_string(path).unwrap());
         std::fs::write(&chain, parts.concat()).unwrap();
         format!(
-            "authenticator: PasswordAuthenticator
+            "{SETTINGS}
+authenticator: PasswordAuthenticator
 client_encryption_options:
   enabled: true
   optional: false
@@ -166,6 +167,11 @@ impl Cluster {
     /// The addresses as `--contact-points` takes them.
     pub(crate) fn contact_points(&self) -> String {
         (0..self.nodes.len()).map(|node| self.address(node).to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Returns a command such as `cluster init`, with time for busy nodes.
+    pub(crate) fn command(&self, words: &str) -> Klad {
+        Klad::new(words).arg("--request-timeout").arg("1m").arg("--contact-points").arg(self.contact_points())
     }
 
     /// Returns what starts a klad for a keyspace.
@@ -297,10 +303,10 @@ impl Klads {
         static KEYSPACES: AtomicUsize = AtomicUsize::new(0);
         let keyspace = format!("test{}", KEYSPACES.fetch_add(1, Ordering::Relaxed));
         let replication = format!("datacenter1:{NODES}");
-        Klad::new("cluster init --keyspace")
+        cluster
+            .command("cluster init")
+            .arg("--keyspace")
             .arg(&keyspace)
-            .arg("--contact-points")
-            .arg(cluster.contact_points())
             .arg("--replication")
             .arg(replication)
             .succeeds();

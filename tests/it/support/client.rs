@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::PATIENCE;
 
@@ -13,6 +13,8 @@ pub(crate) struct Client {
     /// `None`: in the clear.
     pub(crate) tls: Option<Box<rustls::ClientConnection>>,
     buffer: Vec<u8>,
+    /// The end of the last answer.
+    used: Instant,
 }
 
 /// A final answer.
@@ -54,7 +56,7 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Client { stream, tls: None, buffer: Vec::new() }
+        Client { stream, tls: None, buffer: Vec::new(), used: Instant::now() }
     }
 
     pub(crate) fn get(&mut self, target: &str) -> Answer {
@@ -79,6 +81,8 @@ impl Client {
         self.request("DELETE", target, &[], None)
     }
 
+    /// Sends a request and reads its answer. On a busy machine this thread may have paused so long that klad has closed
+    /// the connection as idle: then it connects again. (klad closes it after two seconds if a large body came before.)
     pub(crate) fn request(
         &mut self,
         method: &str,
@@ -86,7 +90,13 @@ impl Client {
         headers: &[(&str, &str)],
         body: Option<&[u8]>,
     ) -> Answer {
-        self.try_request(method, target, headers, body).expect("an answer")
+        let (peer, paused) = (self.stream.peer_addr(), self.used.elapsed() > Duration::from_millis(1_500));
+        let mut answer = self.try_request(method, target, headers, body);
+        if answer.is_err() && paused && self.tls.is_none() {
+            *self = Client::connect(peer.expect("it was connected"));
+            answer = self.try_request(method, target, headers, body);
+        }
+        answer.expect("an answer")
     }
 
     pub(crate) fn try_request(
@@ -166,6 +176,7 @@ impl Client {
             let length = length.parse().map_err(|_| bad("content-length"))?;
             answer.body = self.take(length)?;
         }
+        self.used = Instant::now();
         Ok(answer)
     }
 

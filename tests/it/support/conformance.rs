@@ -2,7 +2,6 @@
 
 use std::sync::{Mutex, Once, PoisonError};
 
-use super::command::Klad;
 use super::{Client, Server, cassandra};
 
 /// The setup's name.
@@ -32,13 +31,8 @@ fn in_keyspace(keyspace: &str, buckets: &str, made: &Once, check: impl FnOnce(&S
     let Some(cluster) = cassandra::whole() else { return };
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     made.call_once(|| {
-        Klad::new("cluster init --replication datacenter1:3 --keyspace")
-            .arg(keyspace)
-            .arg("--contact-points")
-            .arg(cluster.contact_points())
-            .arg("--buckets")
-            .arg(buckets)
-            .succeeds();
+        let init = cluster.command("cluster init --replication datacenter1:3");
+        init.arg("--keyspace").arg(keyspace).arg("--buckets").arg(buckets).succeeds();
     });
     println!("setup {CASSANDRA}");
     let server = cluster.builder(keyspace).start();

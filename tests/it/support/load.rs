@@ -158,6 +158,9 @@ impl Client {
                         return End::Failed(format!("request {position} of {count} has no answer: {error}"));
                     }
                 };
+                if was_idle && answer.status == 408 {
+                    return End::Closed;
+                }
                 round.answered.fetch_add(1, Ordering::Relaxed);
                 if let Err(why) = self.take(*request, &answer) {
                     return End::Failed(why);

@@ -398,7 +398,6 @@ impl RequestRecord {
             received_bytes: self.facts.received_bytes,
             sent_bytes: self.facts.sent_bytes,
         };
-        self.observer.counters().ends(&ended);
         // A change feed lasts as long as its client wants, so it is never slow.
         let is_timed = ended.op != Op::Changes;
         let slow = is_timed && logs::is_slow(ended.total_ns);
@@ -406,6 +405,8 @@ impl RequestRecord {
         if slow || kept || logs::access_log() || self.details.is_some() {
             self.log_and_keep(phases, &ended, now, slow, kept);
         }
+        // Last, so that whoever sees the request as ended also finds it among the slowest.
+        self.observer.counters().ends(&ended);
     }
 
     /// Writes the log lines of the request, and, with `kept`, keeps the request among the slowest.
