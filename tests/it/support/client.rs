@@ -82,7 +82,7 @@ impl Client {
     }
 
     /// Sends a request and reads its answer. On a busy machine this thread may have paused so long that klad has closed
-    /// the connection as idle: then it connects again. (klad closes it after two seconds if a large body came before.)
+    /// the connection as idle (after two seconds, if a large body came before). Then it connects again first.
     pub(crate) fn request(
         &mut self,
         method: &str,
@@ -90,13 +90,10 @@ impl Client {
         headers: &[(&str, &str)],
         body: Option<&[u8]>,
     ) -> Answer {
-        let (peer, paused) = (self.stream.peer_addr(), self.used.elapsed() > Duration::from_millis(1_500));
-        let mut answer = self.try_request(method, target, headers, body);
-        if answer.is_err() && paused && self.tls.is_none() {
-            *self = Client::connect(peer.expect("it was connected"));
-            answer = self.try_request(method, target, headers, body);
+        if self.used.elapsed() > Duration::from_millis(1_500) && self.tls.is_none() && self.has_ended() {
+            *self = Client::connect(self.stream.peer_addr().unwrap());
         }
-        answer.expect("an answer")
+        self.try_request(method, target, headers, body).expect("an answer")
     }
 
     pub(crate) fn try_request(
@@ -249,6 +246,14 @@ impl Client {
         let ended = self.fill();
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         matches!(ended, Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+    }
+
+    /// Returns whether the server has already closed the connection, and sent nothing that is not read yet.
+    fn has_ended(&self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).unwrap();
+        self.buffer.is_empty() && matches!(peeked, Ok(0))
     }
 
     /// Returns whether the server closes the connection without sending another byte.
