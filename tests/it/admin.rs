@@ -247,7 +247,8 @@ fn answers(server: &Server, patience: Duration, until: impl Fn() -> bool) -> Res
     }
 }
 
-/// Returns the number of times that all paths were answered during an overload of this length.
+/// Returns the number of times that all paths were answered during an overload of this length; 0 if the overloaded
+/// klad has served nothing.
 fn rounds_under_overload(engine: &str, seconds: u32) -> usize {
     // One worker, with far more load than it can serve.
     let server = ServerBuilder::new(engine).arg("--threads", "1").start();
@@ -265,8 +266,9 @@ fn rounds_under_overload(engine: &str, seconds: u32) -> usize {
         let rounds = answers(&server, PATIENCE, || bench.is_finished()).unwrap_or_else(|why| panic!("{engine}: {why}"));
         let bench = bench.join().unwrap();
         let (scheduled, served) = (bench.measured("scheduled"), bench.measured("outcomes/served"));
-        assert!(served > 0 && served < scheduled / 2, "{served} of {scheduled} were served: that is not overload");
-        rounds
+        assert!(served < scheduled / 2, "{served} of {scheduled} were served: that is not overload");
+        // If none was served, klad or its load had no CPU time for most of the run.
+        if served == 0 { 0 } else { rounds }
     })
 }
 

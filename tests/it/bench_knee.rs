@@ -1,6 +1,7 @@
 //! `klad bench knee`: it names the reason of the limit, and records a klad at the last good and the first bad rate.
 //! `tests/measure/capacity.rs` checks that it finds a known capacity.
 
+use std::net::TcpStream;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,6 +9,7 @@ use serde_json::Value;
 
 use super::support::bencher::{Ended, Running};
 use super::support::queueing::{Queueing, QueueingServer};
+use super::support::server::keep;
 use super::support::{ServerBuilder, wait_until};
 
 /// The capacity of the scripted server, requests per second.
@@ -89,7 +91,10 @@ fn an_interrupted_search_reports_its_levels_and_uses_one_signal_thread() {
 fn a_search_whose_server_disappears_reports_its_levels() {
     let server = Queueing { capacity: 1e6, patience: Duration::from_mins(1) }.start();
     let running = under_way(&server);
+    let address = server.address;
     drop(server);
+    wait_until("the port is closed", || TcpStream::connect(address).is_err());
+    let _kept = keep(address);
     wait_until("the search tries again", || running.said().contains("trying again in 1 s"));
     is_broken_off(&running.wait(), "cannot connect to");
 }
@@ -126,6 +131,17 @@ fn each_end_of_the_search_has_its_text_and_exit_code() {
     assert_eq!(args("--slo p50<1s --closed").code, Some(2), "a search has no option for closed load");
 }
 
+/// Makes a search that records a klad. On a busy machine a record may begin after the end of the short level, and then
+/// lacks something.
+fn recorded(url: &str, options: &str) -> Value {
+    let lacks_nothing = |result: &Value| {
+        let evidence = &result["evidence"][0];
+        println!("not recorded: {}", evidence["missing"]);
+        evidence["missing"] == serde_json::json!([]) && evidence["queues"] != serde_json::json!([])
+    };
+    (0..5).map(|_| result(&knee(url, options))).find(lacks_nothing).expect("a complete record")
+}
+
 #[test]
 fn a_klad_is_recorded_at_the_last_good_and_the_first_bad_rate() {
     let server = ServerBuilder::new("memory").start();
@@ -138,16 +154,14 @@ fn a_klad_is_recorded_at_the_last_good_and_the_first_bad_rate() {
     {
         let options = format!("--workload put --slo {slo} --from 20/s --to 200/s --level 1s --warm-up 0s --repeats 1");
         let options = format!("{options} --admin {admin} --evidence {}", evidence.display());
-        let result = result(&knee(&url, &options));
+        let result = recorded(&url, &options);
         assert_eq!(result["found"]["outcome"], outcome);
         let evidence_of = &result["evidence"][0];
-        assert_eq!(evidence_of["missing"], serde_json::json!([]), "{evidence_of:#}");
         let path = evidence.join(file);
         assert_eq!(evidence_of["profile"], path.to_str().unwrap());
         let profile = klad_profile::pprof::decode(&std::fs::read(path).unwrap()).unwrap();
         assert!(!profile.samples.is_empty() || profile.title.contains("CPU"), "{}", profile.title);
         let queues = evidence_of["queues"].as_array().unwrap();
-        assert!(!queues.is_empty());
         let names: Vec<_> = queues[0]["values"].as_object().unwrap().keys().collect();
         assert!(names.iter().any(|name| name.starts_with("klad_http_requests_in_flight")), "{names:?}");
         assert_eq!(evidence_of["level"]["purpose"], "evidence");
@@ -169,10 +183,15 @@ fn the_page_of_a_search_has_its_charts_and_profiles() {
     let admin = format!("http://{}", server.admin);
     let options = "--workload put --slo p50<1h --from 100/s --to 400/s --level 1s --warm-up 0s --repeats 1";
     let options = format!("{options} --admin {admin} --html {}", file.path().display());
-    // Other clients load the klad too: the search itself may cost it too little time for a sample of the profile.
-    let ended = loaded(&server, Duration::ZERO, || knee(&format!("http://{}", server.address), &options));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let page = std::fs::read_to_string(file.path()).unwrap();
+    let attempt = |_| {
+        // Other clients load the klad too: the search itself may cost it too little time for a sample of the profile.
+        let ended = loaded(&server, Duration::ZERO, || knee(&format!("http://{}", server.address), &options));
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        std::fs::read_to_string(file.path()).unwrap()
+    };
+    // On a busy machine a record may begin after the end of the short level, or klad may not run during the profile.
+    let has_all = |page: &String| FIGURES.iter().all(|id| page.contains(id)) && page.matches("&lt;rect").count() > 3;
+    let page = (0..5).map(attempt).find(has_all).expect("a page with a record");
     for dark in [false, true] {
         assert_eq!(faults(&look(&page, dark), dark, &FIGURES), Vec::<String>::new(), "dark: {dark}");
     }

@@ -1,10 +1,12 @@
 //! The command line of `klad bench`: exit codes, messages, output streams, schedules.
 
+use std::net::SocketAddr;
+
 use serde_json::Value;
 
 use super::support::bencher::{Bencher, klad, together};
 use super::support::scripted::{Script, Scripted};
-use super::support::wait_until;
+use super::support::server::keep;
 
 #[test]
 fn a_valid_run_has_exit_code_0_and_one_that_misses_its_objectives_3() {
@@ -46,9 +48,8 @@ fn without_lua_a_script_is_rejected_with_the_reason() {
 
 #[test]
 fn a_run_that_cannot_be_made_has_exit_code_1() {
-    // The port is free again, because its listener has been closed.
-    let closed = Scripted::start(Script::Answers).address.to_string();
-    wait_until("the port is closed", || std::net::TcpStream::connect(&closed).is_err());
+    let kept = keep(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let closed = kept.local_addr().unwrap().as_socket().unwrap().to_string();
     let ended = klad(&["bench", &format!("http://{closed}"), "--rate", "10/s"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
     assert!(ended.stderr.contains(&closed) && ended.stderr.contains("refused"), "{}", ended.stderr);

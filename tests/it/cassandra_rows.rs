@@ -219,6 +219,7 @@ fn the_keyspace_is_checked_and_shown() {
     }
     let elsewhere = ServerBuilder::new("cassandra")
         .arg("--contact-points", &cluster.contact_points())
+        .arg("--request-timeout", "15s")
         .arg("--keyspace", "checked")
         .arg("--local-datacenter", "nowhere");
     let elsewhere = elsewhere.try_start().err().expect("no such data centre");

@@ -14,7 +14,8 @@ use serde_json::Value;
 use super::support::command::Klad;
 use super::support::planted::Defect;
 use super::support::scripted::{Script, Scripted};
-use super::support::{ENGINES, Server, ServerBuilder, random, wait_until};
+use super::support::server::keep;
+use super::support::{ENGINES, Server, ServerBuilder, random};
 
 fn server() -> Server {
     ServerBuilder::new(ENGINES[0]).start()
@@ -122,8 +123,8 @@ fn writes_print_their_version_and_durability() {
 fn exit_codes_tell_what_happened() {
     let server = server();
     let at = server.address;
-    let gone = Scripted::start(Script::Answers).address;
-    wait_until("no process listens", || TcpStream::connect(gone).is_err());
+    let kept = keep(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let gone = kept.local_addr().unwrap().as_socket().unwrap();
 
     assert!(Klad::new("get absent").at(at).fails(4).contains("not-found"));
     assert_eq!(Klad::new("del absent --quiet").at(at).succeeds(), b"");
@@ -169,8 +170,13 @@ fn an_unknown_outcome_is_never_reported_as_failure_or_success() {
         assert!(line.code == Some(1) || answer.contains("200"), "{answer:?}: {line:?}");
     }
     let silent = Scripted::start(Script::Silent);
-    assert!(Klad::new("put a b --timeout 3s").at(silent.address).fails(3).contains("--timeout (3s)"));
-    assert!(Klad::new("get a --timeout 3s").at(silent.address).fails(1).contains("--timeout (3s)"));
+    // Enough time to send the request on a busy machine. Each waits, so they run side by side.
+    std::thread::scope(|scope| {
+        for (command, code) in [("put a b --timeout 7s", 3), ("get a --timeout 7s", 1)] {
+            let at = silent.address;
+            scope.spawn(move || assert!(Klad::new(command).at(at).fails(code).contains("--timeout (7s)"), "{command}"));
+        }
+    });
 }
 
 #[test]

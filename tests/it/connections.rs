@@ -1,7 +1,7 @@
 //! Slow and silent clients: klad closes each at its deadline, without effect on the others.
 
 use std::io::Read as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::support::{ServerBuilder, wait_until};
 
@@ -62,8 +62,14 @@ fn a_connection_without_a_further_request_is_idle() {
 fn an_idle_connection_is_closed_silently() {
     let server = ServerBuilder::new("memory").arg("--idle-timeout", "3s").start();
     let mut fresh = server.client();
-    let mut used = server.client();
-    assert_eq!(used.get("/v0/status").status, 200);
+    let used = || {
+        let (begun, mut client) = (Instant::now(), server.client());
+        let status = client.try_request("GET", "/v0/status", &[], None).map(|answer| answer.status);
+        // On a busy machine this thread may pause until klad closes the connection.
+        assert!(matches!(status, Ok(200)) || begun.elapsed() > Duration::from_secs(2), "{status:?}");
+        matches!(status, Ok(200)).then_some(client)
+    };
+    let mut used = (0..5).find_map(|_| used()).expect("one of several requests is in time");
     assert!(fresh.is_closed_silently());
     assert!(used.is_closed_silently());
 }
@@ -88,15 +94,16 @@ fn a_stalled_body_is_408_and_nothing_is_stored() {
 #[test]
 fn a_client_that_reads_nothing_is_disconnected() {
     let server = ServerBuilder::new("memory").arg("--write-timeout", "3s").arg("--scans-max", "1").start();
-    let mut client = server.client();
     for n in 0..40 {
-        client.put(&format!("/v0/entity?id={n:02}"), &vec![b'v'; 1 << 20]);
+        server.client().put(&format!("/v0/entity?id={n:02}"), &vec![b'v'; 1 << 20]);
     }
+    let mut client = server.client();
     client.send("GET", "/v0/entities?start=0", &[], None).unwrap();
     assert_eq!(client.head().unwrap().0, 200);
     // 40 MB are more than the kernel buffers. The range ends together with the connection.
     let mut other = server.client();
-    wait_until("the range's place is free", || other.get("/v0/entities?start=39").status == 200);
+    // An empty range: this client, too, would be disconnected if it took nothing for some seconds.
+    wait_until("the range's place is free", || other.get("/v0/entities?start=40").status == 200);
     let mut rest = Vec::new();
     let _ = client.stream.read_to_end(&mut rest);
     assert!(!rest.ends_with(b"0\r\n\r\n"), "the last chunk would mean that the list is complete");
@@ -118,7 +125,9 @@ fn a_client_that_sends_slowly_and_steadily_is_served() {
 #[test]
 fn an_operation_completes_after_its_connection_is_gone() {
     for engine in super::support::ENGINES {
-        let server = ServerBuilder::new(engine).start();
+        // With one worker, a busy machine could make an overload of these requests. Then klad ignores those of clients
+        // that have left.
+        let server = ServerBuilder::new(engine).arg("--threads", "2").start();
         for n in 0..50 {
             let mut client = server.client();
             client.send("PUT", &format!("/v0/entity?id={n}"), &[], Some(b"v")).unwrap();

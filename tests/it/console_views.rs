@@ -401,8 +401,7 @@ fn the_page_says_why_klad_turns_it_away_and_comes_in_later() {
     browser.wait("document.querySelector('.gone').innerText.includes('too many consoles are open')");
     // klad answers every attempt, so the page does not say that klad has gone, however long klad rejects it.
     browser.run("later = 60000; attempts = 0");
-    browser.wait("attempts > 1");
-    assert_eq!(browser.run("return document.querySelector('.live').innerText"), "connecting");
+    browser.wait("attempts > 1 && document.querySelector('.live').innerText === 'connecting'");
     browser.run("later = 0");
     drop(others);
     browser.wait("document.querySelector('.live').dataset.live === 'true' && document.querySelector('.gone').hidden");

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -262,6 +262,7 @@ fn requests_that_arrived_while_klad_was_paused_are_answered() {
         let (mut idle, mut head, mut body, mut late) =
             (server.client(), server.client(), server.client(), server.client());
         assert_eq!(idle.put("/v0/entity?id=k", b"v").status, 201);
+        let begun = Instant::now();
         head.send_raw("PUT /v0/entity?id=head HTTP/1.1\r\nHost: h\r\nContent-");
         let value = vec![b'v'; 2 << 20];
         let (first, rest) = value.split_at(10);
@@ -272,28 +273,41 @@ fn requests_that_arrived_while_klad_was_paused_are_answered() {
         // All of it has been read when another client is answered.
         assert_eq!(server.client().get("/v0/entity?id=k").status, 200);
         server.signal(Signal::STOP);
+        // Both timeouts are 3 s. An attempt in which this test itself keeps klad waiting for 2 s says nothing.
+        let most_waited = Duration::from_secs(2);
+        let before = begun.elapsed();
+        if before > most_waited {
+            return None;
+        }
         head.send_raw("Length: 4\r\n\r\nhead");
         idle.send("GET", "/v0/entity?id=k", &[], None).unwrap();
-        std::thread::scope(|scope| {
+        let (continued, sent) = std::thread::scope(|scope| {
             // More than the buffers between client and server hold.
-            scope.spawn(|| body.send_raw(most));
+            let sending = scope.spawn(|| body.try_send_raw(most));
             std::thread::sleep(Duration::from_secs(4));
+            let continued = Instant::now();
             server.signal(Signal::CONT);
+            (continued, sending.join().unwrap())
         });
         // The time of the pause does not count against its deadline.
         std::thread::sleep(Duration::from_millis(500));
-        body.send_raw(last);
+        let sent = sent.and_then(|()| body.try_send_raw(last));
+        if before + continued.elapsed() > most_waited {
+            return None;
+        }
+        sent.expect("klad reads");
         assert_eq!(head.answer().unwrap().status, 201, "{setup}");
         assert_eq!(body.answer().unwrap().status, 201, "{setup}");
         assert_eq!(idle.answer().unwrap().body, b"v", "{setup}");
         assert_eq!(server.client().get("/v0/entity?id=body").body, value, "{setup}");
         // Twin: a client that sends nothing more is late from now on.
         assert_eq!(late.answer().unwrap().status, 408, "{setup}");
+        Some(())
     };
     // Each waits, so they run side by side.
     std::thread::scope(|scope| {
         for setup in ["late", ENGINES[0]] {
-            scope.spawn(move || check(setup));
+            scope.spawn(move || (0..5).find_map(|_| check(setup)).expect("one of the attempts is in time"));
         }
     });
 }

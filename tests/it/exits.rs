@@ -5,6 +5,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
+use super::support::metrics::Metrics;
 use super::support::server::Failed;
 use super::support::{ENGINES, ServerBuilder, wait_until};
 
@@ -122,18 +123,13 @@ fn missing_files_of_rocksdb_and_lost_writes_are_65() {
 
 #[test]
 fn a_second_signal_ends_klad_at_once_with_1() {
-    let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();
-    // A request that keeps klad waiting: its body arrives byte by byte and does not end.
+    let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").arg("--engine-delay", "1h").start();
+    // A request that keeps klad waiting for an hour, whatever the client does.
     let mut client = server.client();
-    client.send_raw(
-        "PUT /v0/entity?id=k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n",
-    );
-    assert_eq!(client.any_answer().unwrap().status, 100);
+    client.send("GET", "/v0/entity?id=k", &[], None).unwrap();
+    wait_until("the request has begun", || Metrics::scrape(&server).in_flight() == 1);
     server.signal(Signal::TERM);
-    wait_until("klad logs that it stops", || {
-        client.send_raw("v");
-        server.log().contains("stopping")
-    });
+    wait_until("klad logs that it stops", || server.log().contains("stopping"));
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(1));
     wait_until("the last line is written", || server.log().trim_end().ends_with("[second-signal]"));

@@ -142,8 +142,10 @@ fn a_failed_sync_is_final_for_async_writes(engine: &str) {
     let shim = Shim::new();
     let server = shim.preload(ServerBuilder::new(engine).arg("--async-sync-interval", "20ms")).start();
     let mut client = server.client();
-    shim.fail_syncs();
+    // The sync must not fail before the write is acknowledged.
+    shim.hold();
     assert_eq!(client.put("/v0/entity?id=k&durability=async", b"v").status, 201);
+    shim.fail_syncs();
     wait_until("the sync has failed", || server.admin("/readyz").status == 503);
     shim.pass();
     assert_eq!(client.put("/v0/entity?id=k&durability=async", b"v2").status, 503);
@@ -293,9 +295,11 @@ fn a_write_during_a_failing_sync_fails() -> bool {
     let mut server = shim.preload(ServerBuilder::new("rocksdb").arg("--async-sync-interval", "50ms")).start();
     let mut client = server.client();
     shim.slow_writes_and_fail_syncs();
-    assert_eq!(client.put("/v0/entity?id=first&durability=async", b"v").status, 201);
+    let first = client.put("/v0/entity?id=first&durability=async", b"v").status;
     let second = client.put("/v0/entity?id=second&durability=async", b"v").status;
-    if second == 201 {
+    if first != 201 || second == 201 {
+        // On a busy machine the sync may also fail before the first write is acknowledged.
+        assert!(matches!((first, second), (201, 201) | (500, 503)), "{first} {second}");
         return false;
     }
     assert!(matches!(second, 500 | 503), "{second}");

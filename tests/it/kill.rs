@@ -44,7 +44,12 @@ impl Journal {
                 Some(value) => client.try_request("PUT", &target, &[], Some(value.as_bytes())),
                 None => client.try_request("DELETE", &target, &[], None),
             };
-            let Ok(answer) = answer else { return };
+            let Ok(answer) = answer else {
+                // The server was killed, or has closed the connection because this thread paused for seconds.
+                let Ok(again) = Client::try_connect(address) else { return };
+                client = again;
+                continue;
+            };
             if answer.status == 503 {
                 // On a busy machine RocksDB stalls writes. A rejected write has had no effect.
                 allowed.pop();

@@ -29,11 +29,15 @@ fn variants_take_turns_and_each_run_has_its_evidence() {
     assert_eq!(turns, ["as-it-was", "changed"].repeat(2));
     assert!(place.text("report.md").contains("as-it-was") && place.text("report.html").contains("as-it-was"));
     assert!(!place.has_databases(), "databases are left");
-    let run = &result["stages"][0]["variants"][1]["runs"][0];
-    assert!(run["server_cpu_us_per_served"].as_f64().unwrap() > 0.0, "{run:#}");
-    assert!(run["server_memory_max_bytes"].as_u64().unwrap() > 1_000_000, "{run:#}");
-    assert!(run["queues"].as_array().is_some_and(|queues| !queues.is_empty()), "{run:#}");
-    assert!(run["slowest"][0]["parts"][0]["us"].as_f64().unwrap() > 0.0, "{run:#}");
+    let variants = result["stages"][0]["variants"].as_array().unwrap();
+    let runs: Vec<&Value> = variants.iter().flat_map(|variant| variant["runs"].as_array().unwrap()).collect();
+    for run in &runs {
+        assert!(run["server_memory_max_bytes"].as_u64().unwrap() > 1_000_000, "{run:#}");
+        assert!(run["slowest"][0]["parts"][0]["us"].as_f64().unwrap() > 0.0, "{run:#}");
+    }
+    // A short run may cost less than a tick of CPU time, and on a busy machine it may end before the first sample.
+    assert!(runs.iter().any(|run| run["server_cpu_us_per_served"].as_f64() > Some(0.0)), "{runs:#?}");
+    assert!(runs.iter().any(|run| run["queues"][0].is_object()), "{runs:#?}");
 }
 
 /// One of two variants cannot start. The stage has a profile, and a rate above the capacity of any server.
@@ -67,9 +71,12 @@ fn a_variant_that_fails_is_named_and_the_others_are_reported() {
         let result = place.result();
         (place, ended, result)
     };
-    // The second stage needs a capacity, and on a busy machine a measurement of it may fail.
-    let both_stages = |result: &Value| result["stages"].as_array().is_some_and(|stages| stages.len() == 2);
-    let (place, ended, result) = (0..5).map(attempt).find(|(.., result)| both_stages(result)).expect("a capacity");
+    // The second stage needs a capacity, and on a busy machine a measurement of it, or of the stage, may fail.
+    let is_measured = |result: &Value| {
+        let well = &result["stages"][1]["variants"][0];
+        well["runs"][0].is_object() && well["profiles"][0].is_object()
+    };
+    let (place, ended, result) = (0..5).map(attempt).find(|(.., result)| is_measured(result)).expect("two stages");
     assert!(ended.stdout.contains("Failed: put, ill, run 1: klad ended during its start"), "{}", ended.stdout);
     assert!(ended.stderr.contains("left"), "no progress: {}", ended.stderr);
     let stages: Vec<&str> =
@@ -105,7 +112,8 @@ const PEERS: &str = r#"
     pin = "none"
     repeats = 1
     [server]
-    options = ["--engine", "memory"]
+    # A stall is no overload.
+    options = ["--engine", "memory", "--admission", "off"]
     [[variant]]
     name = "own"
     [[variant]]
@@ -127,10 +135,11 @@ const PEERS: &str = r#"
     [[stage]]
     name = "mixed"
     data = "filled"
-    options = ["--workload", "mixed:50/50", "--lag-max", "10s"]
+    options = ["--workload", "mixed:50/50", "--lag-max", "10s", "--drain", "10s"]
     rate = 200.0
     also-below-capacity = false
-    connections = 8
+    # One for each request: after a stall all are sent, not only those of the warm-up.
+    connections = 220
     duration = "1s"
     warm-up = "100ms"
     profiles = ["cpu"]
@@ -178,14 +187,16 @@ fn twin_documents_without_their_figures_do_not_fit_the_schema() {
     assert!(!fits_the_schema(&serde_json::json!({"schema": "klad.lab.report/1", "title": "Two"})));
 }
 
-/// Filled data that is read, copied data that is written, and shares of the capacity.
+/// Filled data that is read, copied data that is written, and shares of the capacity. Without a warm-up, the first
+/// requests count even if a stall of the machine takes the rest of the run.
 #[cfg(feature = "rocksdb")]
 const ON_DISK: &str = r#"
     title = "Filled and copied"
     pin = "none"
     repeats = 2
     [server]
-    options = ["--memory", "64MiB", "--durability", "async"]
+    # A stall is no overload.
+    options = ["--memory", "64MiB", "--durability", "async", "--admission", "off"]
     [[variant]]
     name = "ill"
     options = ["--threads", "many"]
@@ -196,27 +207,27 @@ const ON_DISK: &str = r#"
     [[stage]]
     name = "read"
     data = "filled"
-    options = ["--workload", "get", "--lag-max", "10s"]
+    options = ["--workload", "get", "--lag-max", "10s", "--drain", "10s"]
     of-capacity = 0.1
     connections = 4
     duration = "10s"
-    warm-up = "100ms"
+    warm-up = "0s"
     [[stage]]
     name = "write"
     data = "copied"
-    options = ["--workload", "delete", "--lag-max", "10s"]
+    options = ["--workload", "delete", "--lag-max", "10s", "--drain", "10s"]
     of-capacity = 0.1
     connections = 4
     duration = "10s"
-    warm-up = "100ms"
+    warm-up = "0s"
     [[stage]]
     name = "read-again"
     data = "filled"
-    options = ["--workload", "get", "--lag-max", "10s"]
+    options = ["--workload", "get", "--lag-max", "10s", "--drain", "10s"]
     of-capacity = 0.2
     connections = 4
     duration = "10s"
-    warm-up = "100ms"
+    warm-up = "0s"
 "#;
 
 #[cfg(feature = "rocksdb")]
@@ -253,12 +264,12 @@ fn what_was_found_before_the_end_is_on_the_disk() {
     let place = Place::new(&format!("{}\n{}", two(NEVER, "1s"), SECOND));
     let running = place.start("--progress always --repeats 1");
     wait_until("the first stage is over", || running.said().contains("get changed run 1"));
-    let mut children = Vec::new();
-    wait_until("a server and a load run", || {
-        children = children_of(running.child.id());
-        children.len() == 2
-    });
-    kill_process(Pid::from_child(&running.child), Signal::KILL).unwrap();
+    wait_until("a server and a load run", || children_of(running.child.id()).len() == 2);
+    let lab = Pid::from_child(&running.child);
+    // It starts no further processes, which this test would leave running.
+    kill_process(lab, Signal::STOP).unwrap();
+    let children = children_of(running.child.id());
+    kill_process(lab, Signal::KILL).unwrap();
     running.wait();
     for child in children {
         let pid = child.parse().ok().and_then(Pid::from_raw).unwrap();

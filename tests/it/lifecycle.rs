@@ -4,20 +4,22 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
+use super::support::server::keep;
 use super::support::{ENGINES, ServerBuilder};
 
 #[cfg(feature = "rocksdb")]
 #[test]
 fn data_outlives_stop_and_kill_on_the_same_port() {
     let data = tempfile::tempdir().unwrap();
-    let builder = ServerBuilder::new("rocksdb").data(&data.path().join("made/on/start"));
+    // Other programs cannot take this address while klad does not run.
+    let kept = keep("127.0.0.1:0".parse().unwrap());
+    let address = kept.local_addr().unwrap().as_socket().unwrap();
+    let builder = ServerBuilder::new("rocksdb").data(&data.path().join("made/on/start")).listen(address);
     let server = builder.start();
-    let address = server.address;
     let mut client = server.client();
     let first = client.put("/v0/entity?id=k", b"hello").version();
     // This connection stays open during the stop. The next start must be able to use the address.
     assert_eq!(server.stop().code(), Some(0));
-    let builder = builder.listen(address);
     let server = builder.start();
     let answer = server.client().get("/v0/entity?id=k");
     assert_eq!((answer.body.as_slice(), answer.version()), (b"hello".as_slice(), first));
@@ -38,12 +40,12 @@ fn data_outlives_stop_and_kill_on_the_same_port() {
 fn inactive_clients_do_not_prevent_a_stop() {
     // Longer than this test would wait if one of these clients could delay the stop for this time.
     let mut server = ServerBuilder::new("memory").arg("--drain-timeout", "1h").start();
-    let mut reader = server.client();
     for n in 0..40 {
-        reader.put(&format!("/v0/entity?id={n}"), &vec![b'v'; 1 << 20]);
+        server.client().put(&format!("/v0/entity?id={n}"), &vec![b'v'; 1 << 20]);
     }
     // One client reads nothing of its answer, one has begun a head, one a body, one was rejected and does not close,
     // one is silent.
+    let mut reader = server.client();
     reader.send("GET", "/v0/entities?start=0", &[], None).unwrap();
     assert_eq!(reader.head().unwrap().0, 200);
     let mut head = server.client();

@@ -108,10 +108,11 @@ fn reads_are_counted_by_their_source() {
         // Too large to be copied on the worker.
         assert_eq!(client.get(&entity("large")).status, 200);
     }
-    let page = Scrape::of(&server);
+    let page = wait_for_page(&server, "each request was in a loop iteration", |page| {
+        page.value("klad_worker_iteration_seconds_count") >= 25.0
+    });
     let reads = |by: &str| page.sum("klad_reads_total", &[("answered_by", by)]);
     assert_eq!((reads("memory"), reads("storage")), (20.0, 3.0));
-    assert!(page.value("klad_worker_iteration_seconds_count") >= 25.0, "each request was in a loop iteration");
 }
 
 #[test]
@@ -133,20 +134,30 @@ fn permits_are_visible_while_they_are_held() {
 
 /// Queues two reads in `queue` of a server with `setup`, where one runs at a time, and checks its metrics.
 fn queued_operations_are_visible(setup: &str, queue: &str, more: &[(&str, &str)]) {
-    let builder = ServerBuilder::new(setup).arg("--engine-delay", "2s").arg("--threads", "2");
+    let builder = ServerBuilder::new(setup).arg("--engine-delay", "1s").arg("--threads", "2");
     let builder = more.iter().fold(builder, |builder, (name, value)| builder.arg(name, value));
     let server = builder.start();
     let mut clients: Vec<Client> = (0..3).map(|_| server.client()).collect();
-    for client in &mut clients {
-        client.send("GET", &entity("k"), &[], None).unwrap();
-    }
     let depth = |page: &Scrape| page.sum("klad_queue_depth", &[("queue", queue)]);
-    // A depth of two alone is not enough: the first two may be there, and none taken yet.
     let in_use = |page: &Scrape| page.value("klad_operations_in_use");
-    wait_for_page(&server, "two wait behind one", |page| depth(page) == 2.0 && in_use(page) == 3.0);
-    for client in &mut clients {
-        assert_eq!(client.answer().unwrap().status, 404);
-    }
+    // On a busy machine this thread may look only after the first read.
+    let seen = (0..5).any(|_| {
+        for client in &mut clients {
+            client.send("GET", &entity("k"), &[], None).unwrap();
+        }
+        let mut seen = false;
+        wait_until("two wait behind one, or one is answered", || {
+            let page = Scrape::of(&server);
+            // A depth of two alone is not enough: the first two may be there, and none taken yet.
+            seen = depth(&page) == 2.0 && in_use(&page) == 3.0;
+            seen || !clients[0].is_silent_for(Duration::from_millis(1))
+        });
+        for client in &mut clients {
+            assert_eq!(client.answer().unwrap().status, 404);
+        }
+        seen
+    });
+    assert!(seen, "{setup}: no page shows two reads that wait behind one");
     let page = wait_for_page(&server, "the queue is empty", |page| depth(page) == 0.0);
     assert_eq!(in_use(&page), 0.0, "{setup}");
     assert_eq!(page.value("klad_queue_refused_total"), 0.0);
@@ -168,7 +179,8 @@ fn waiting_operations_are_visible_in_their_queue() {
 fn rejections_by_queues_are_counted_by_reason() {
     let slow = |setup| ServerBuilder::new(setup).arg("--engine-delay", "300ms").arg("--threads", "1");
     let refused = |server: &Server, reason| {
-        let mut clients: Vec<Client> = (0..6).map(|_| server.client()).collect();
+        // If this thread pauses between two of them, those before or those after the pause are still too many.
+        let mut clients: Vec<Client> = (0..12).map(|_| server.client()).collect();
         for client in &mut clients {
             client.send("GET", &entity("k"), &[], None).unwrap();
         }
@@ -224,8 +236,7 @@ fn connections_are_counted_exactly_and_their_descriptors_become_free() {
 
 #[test]
 fn connections_are_counted_by_the_reason_of_their_end() {
-    let timeouts = ["--head-timeout", "--idle-timeout", "--body-timeout"];
-    let server = timeouts.iter().fold(ServerBuilder::new("memory"), |builder, name| builder.arg(name, "3s")).start();
+    let server = ServerBuilder::new("memory").arg("--head-timeout", "1s").arg("--body-timeout", "1s").start();
     let mut head = server.client();
     head.send_raw("GET /v0");
     let mut body = server.client();
@@ -234,10 +245,13 @@ fn connections_are_counted_by_the_reason_of_their_end() {
     broken.send_raw("this is no request\r\n\r\n");
     let mut idle = server.client();
     assert_eq!(idle.get("/v0/status").status, 200);
-    assert!(idle.is_closed_silently());
     assert_eq!((head.answer().unwrap().status, body.answer().unwrap().status), (408, 408));
     assert_eq!(broken.answer().unwrap().status, 400);
     drop((head, body, broken));
+    // Only now, so that on a busy machine no other connection was idle for too long.
+    let change = Some(&br#"{"idle-timeout": "200ms"}"#[..]);
+    assert_eq!(Client::connect(server.admin).request("PATCH", "/config", &[], change).status, 200);
+    assert!(idle.is_closed_silently());
     let page = wait_for_page(&server, "all have ended", |page| page.value("klad_connections_open") == 0.0);
     for reason in ["head_timeout", "body_timeout", "idle", "error"] {
         assert_eq!(page.sum("klad_connections_closed_total", &[("reason", reason)]), 1.0, "{reason}: {}", page.text);
@@ -267,9 +281,11 @@ fn a_stall_is_visible_while_it_lasts_and_counted() {
     // No flush ends, so memtables fill up.
     shim.hold_tables();
     while_values_come(&server, asynchronous, || {
-        let stopped = |page: &Scrape| stall(page, "") == 1.0 && stall(page, "s_total") == 1.0;
+        let stopped = |page: &Scrape| {
+            let full = page.value("klad_rocksdb_memtables_immutable");
+            stall(page, "") == 1.0 && stall(page, "s_total") == 1.0 && full >= 1.0
+        };
         let begun = wait_for_page(&server, "writes are stopped", stopped);
-        assert!(begun.value("klad_rocksdb_memtables_immutable") >= 1.0, "{}", begun.text);
         wait_until("klad is not ready", || server.admin("/readyz?verbose").text().contains("[-]write-stall failed: "));
         let seconds = stall(&begun, "_seconds_total");
         let later = wait_for_page(&server, "its time is counted", |page| stall(page, "_seconds_total") > seconds + 0.2);
@@ -298,7 +314,8 @@ fn what_a_stall_rejects_is_503_and_has_no_effect() {
     };
     let puts: Vec<_> = (0..3).map(|number| json!({"op": "put", "key": format!("b{number}"), "value": "v"})).collect();
     while_values_come(&server, asynchronous, || {
-        wait_for_page(&server, "writes are stopped", |page| stall(page, "") == 1.0);
+        // A page may show the stop before klad rejects writes.
+        wait_until("klad is not ready", || server.admin("/readyz?verbose").text().contains("[-]write-stall failed: "));
         for query in ["", "?atomic=true", "?durability=async"] {
             rejected(&batch(&mut client, query, &puts));
         }

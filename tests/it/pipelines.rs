@@ -300,9 +300,9 @@ fn twin_a_pipeline_that_is_served_to_its_end_first_is_noticed() {
 #[test]
 fn a_client_that_takes_no_answers_is_read_no_further() {
     let server = ServerBuilder::new("memory").start();
-    let mut client = server.client();
     let (value, count) = ("v".repeat(60_000), 4_000);
-    client.store("/v0/entity?id=large", value.as_bytes());
+    server.client().store("/v0/entity?id=large", value.as_bytes());
+    let mut client = server.client();
     let mut sender = client.stream.try_clone().unwrap();
     let pipeline = get("large").repeat(count);
     let sends = std::thread::spawn(move || sender.write_all(pipeline.as_bytes()).unwrap());
@@ -343,10 +343,11 @@ fn a_long_pipeline_stays_on_the_fast_path() {
 fn a_stop_ends_a_pipeline_behind_a_whole_answer() {
     // klad closes the connection although the client goes on sending. The reset that follows discards the answers that
     // a slow client has not read yet.
-    assert!((0..5).any(|_| a_stopped_pipeline_ends_with_close()), "each connection was reset");
+    assert!((0..5).any(|_| a_stopped_pipeline_ends_with_close()), "no connection ended with close");
 }
 
-/// Returns whether the client has read the last answer. `false`: the connection was reset before.
+/// Returns whether the client has read the last answer. `false`: the connection was reset before. Or the client sent
+/// nothing for so long, on a busy machine, that klad closed the connection as idle.
 fn a_stopped_pipeline_ends_with_close() -> bool {
     let server = ServerBuilder::new("memory").start();
     let client = server.client();
@@ -363,7 +364,9 @@ fn a_stopped_pipeline_ends_with_close() -> bool {
     sends.join().unwrap();
     match &last {
         Ok(connection) => assert_eq!(connection, "close"),
-        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
+        Err(error) => {
+            assert!([ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof].contains(&error.kind()), "{error}");
+        }
     }
     last.is_ok()
 }
@@ -372,10 +375,14 @@ fn stop(server: Server) {
     assert!(server.stop().success());
 }
 
-/// Reads answers until one has the header `Connection`, and returns its value.
+/// Reads answers until one has the header `Connection`, and returns its value. A connection may end behind an answer,
+/// but not in it.
 fn last_answer(mut client: Client) -> io::Result<String> {
     loop {
-        let answer = client.answer()?;
+        let answer = client.answer().inspect_err(|error| {
+            let rest = client.take_buffered();
+            assert!(error.kind() != ErrorKind::UnexpectedEof || rest.is_empty(), "{rest:?}");
+        })?;
         assert!([200, 201, 404].contains(&answer.status));
         if let Some(connection) = answer.header("connection") {
             return Ok(connection.to_owned());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use klad_profile::{Name, Profile, Sample, ValueType, pprof};
 
 use super::support::command::Klad;
+use super::support::server::keep;
 
 /// Returns a profile of stacks with their CPU time, the leaf first.
 fn profile(stacks: &[(&str, i64)]) -> Profile<Name> {
@@ -178,7 +179,8 @@ fn a_rejection_has_advice() {
         let line = Klad::new(&format!("profile http://{}", answers(&head, body.into()).0)).fails(1);
         assert!(line.contains(words), "{line}");
     }
-    let unreachable = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let kept = keep(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let unreachable = kept.local_addr().unwrap().as_socket().unwrap();
     assert!(Klad::new(&format!("profile http://{unreachable}")).fails(1).contains("cannot connect"));
 }
 

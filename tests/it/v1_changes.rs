@@ -442,7 +442,7 @@ fn heartbeats_tell_the_position() {
 
 #[test]
 fn a_stopping_server_ends_its_feeds_with_a_reason() {
-    let mut server = ServerBuilder::new("rocksdb").start();
+    let mut server = ServerBuilder::new("rocksdb").arg("--drain-timeout", "5m").start();
     let mut lines = Feed::lines(server.address, "");
     let mut events = Feed::open(server.address, "", &[]);
     assert!(lines.json().unwrap().get("heartbeat").is_some());

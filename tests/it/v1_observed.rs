@@ -43,7 +43,8 @@ impl Counts {
 type Row<'r> = (&'static str, &'static str, &'r str, &'r str, &'r [(&'r str, &'r str)], &'r [u8]);
 
 /// Sends requests of every kind, and `unannounced` further reads.
-fn send_all_kinds(client: &mut Client, unannounced: u64) -> Counts {
+fn send_all_kinds(server: &Server, unannounced: u64) -> Counts {
+    let client = &mut server.client();
     let mut sent = Counts::default();
     let tag =
         sent.send(client, ("put", "ok"), ("PUT", "/v1/kv/k?ttl=1h"), &[], b"12345").header("etag").unwrap().to_owned();
@@ -81,21 +82,24 @@ fn send_all_kinds(client: &mut Client, unannounced: u64) -> Counts {
         ("range", "client_error", "GET", "/v1/kv?limit=0", &[], b""),
         ("delete", "ok", "DELETE", "/v1/kv/k", &[], b""),
         ("delete", "not_found", "DELETE", "/v1/kv/k", &[], b""),
-        ("remove_range", "ok", "DELETE", "/v1/kv?prefix=b", &[], b""),
         ("remove_range", "client_error", "DELETE", "/v1/kv", &[], b""),
         ("other", "ok", "GET", "/v1/limits", &[], b""),
         ("other", "ok", "GET", "/v1/openapi.json", &[], b""),
         ("other", "not_found", "GET", "/v1/nothing", &[], b""),
         ("other", "client_error", "PUT", "/v1/limits", &[], b""),
+        // The last one has no bodies, because klad counts a request a moment before its bytes.
+        ("remove_range", "ok", "DELETE", "/v1/kv?prefix=b", &[], b""),
     ];
     for &(op, outcome, method, target, headers, body) in rows {
         let answer = sent.send(client, (op, outcome), (method, target), headers, body);
         let is_error = answer.status >= 400;
         assert_eq!(is_error, outcome != "ok", "{method} {target}: {}", answer.text());
     }
-    // Without a body, whose length the header has.
-    assert_eq!(head(client, "/v1/kv/c", &[]).status, 200);
-    assert_eq!(head(client, "/v1/kv", &[]).status, 200);
+    // Without a body, whose length the header has. klad may close the other connection, which has carried a large
+    // answer, before this thread goes on.
+    let mut fresh = server.client();
+    assert_eq!(head(&mut fresh, "/v1/kv/c", &[]).status, 200);
+    assert_eq!(head(&mut fresh, "/v1/kv", &[]).status, 200);
     for op in ["get", "range"] {
         *sent.requests.get_mut(&(op, "ok")).unwrap() += 1;
     }
@@ -109,7 +113,7 @@ fn send_all_kinds(client: &mut Client, unannounced: u64) -> Counts {
 /// Compares `/metrics` with what was sent.
 fn adds_up(engine: &str, unannounced: u64) -> Result<(), String> {
     let server = ServerBuilder::new(engine).start();
-    let sent = send_all_kinds(&mut server.client(), unannounced);
+    let sent = send_all_kinds(&server, unannounced);
     wait_until("no request is in flight", || Metrics::scrape(&server).in_flight() == 0);
     let metrics = Metrics::scrape(&server);
     let mut wrong = Vec::new();

@@ -98,7 +98,7 @@ impl Watching {
 
 #[test]
 fn the_reason_for_the_end_of_a_feed_is_printed() {
-    let server = server();
+    let server = ServerBuilder::new("rocksdb").arg("--drain-timeout", "5m").start();
     let last = put("a", &server);
     let mut watch = Watching::start(&server, "--from 0");
     assert_eq!(watch.key(), "a");

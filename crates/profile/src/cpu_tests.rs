@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::cpu::Window;
-use crate::{Address, Error, Profile, threads};
+use crate::{Address, Error, Profile, tasks, threads};
 use klad_base::clock::{now, thread_cpu_ns};
 use klad_base::sampling::walk;
 use klad_base::sync::{BoundedQueue, Mutex, MutexGuard, Signal, spawn_thread};
@@ -216,14 +216,14 @@ fn every_thread_answers_with_its_stack() {
     loop {
         let threads = threads::capture().expect("the test environment allows profiles");
         let found = threads.iter().find(|thread| thread.name == "test-waiting").expect("the thread is listed");
-        // The thread may not have reached the wait yet.
-        if found.state == 'S' && found.frames.iter().any(|frame| (begin..begin + 128).contains(frame)) {
-            let own = rustix::thread::gettid().as_raw_nonzero().get();
-            let this = threads.iter().find(|thread| thread.tid == own).expect("the calling thread is listed");
-            assert!(this.frames.len() > 3 && this.cpu_time > Duration::ZERO, "{this:?}");
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        let this = threads.iter().find(|thread| thread.tid == own).expect("the calling thread is listed");
+        // The thread may not have reached the wait yet, and after a stall a capture does not wait for answers.
+        let waits = found.state == 'S' && found.frames.iter().any(|frame| (begin..begin + 128).contains(frame));
+        if waits && this.frames.len() > 3 && this.cpu_time > Duration::ZERO {
             break;
         }
-        assert!(now() < deadline, "{found:x?}");
+        assert!(now() < deadline, "{found:x?} {this:x?}");
     }
     signal.raise();
     assert!(waiting.join().expect("no panic"), "the wait must end with the signal");
@@ -360,6 +360,7 @@ fn a_thousand_profiles_under_load_leave_nothing_behind() {
     }
     // The first profile creates what stays: the handler and the rings. Neither is counted here.
     drop(Window::start(HZ).expect("started"));
+    wait_for_profiler();
     let before = remains();
     let stop = Arc::new(AtomicBool::new(false));
     let threads = load(&stop);
@@ -398,6 +399,17 @@ fn a_thousand_profiles_under_load_leave_nothing_behind() {
     // The planted defect: a window that is never ended.
     std::mem::forget(Window::start(HZ).expect("started"));
     assert_ne!(remains(), before, "a window that stays open is noticed");
+}
+
+/// Waits until the kernel no longer lists klad-profiler, which has ended. It may list a joined thread for a moment
+/// longer.
+fn wait_for_profiler() {
+    let deadline = now() + Duration::from_secs(30);
+    let is_listed = |tid| tasks::name(tid).is_some_and(|name| name == "klad-profiler");
+    while tasks::all().expect("there is /proc").into_iter().any(is_listed) {
+        assert!(now() < deadline, "klad-profiler has not ended");
+        std::thread::yield_now();
+    }
 }
 
 /// Waits until only `before` remains. The kernel may list a joined thread for a moment longer.

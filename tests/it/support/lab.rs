@@ -68,7 +68,7 @@ pub(crate) fn two(every: u32, duration: &str) -> String {
         [[stage]]
         name = "get"
         data = "filled"
-        options = ["--workload", "get", "--lag-max", "10s"]
+        options = ["--workload", "get", "--lag-max", "10s", "--drain", "10s"]
         rate = 100.0
         also-below-capacity = false
         connections = 64

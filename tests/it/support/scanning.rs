@@ -62,19 +62,20 @@ pub(crate) fn scan(client: &mut Client, query: &str, format: Format) -> Result<S
     read(&answer, format).map_err(|why| format!("{target}: {why}"))
 }
 
-/// Follows the cursors of a scan until it is complete. `query` is repeated with each cursor.
+/// Follows the cursors of a scan until it is complete. `query` is repeated with each cursor. It may end with a cursor,
+/// which the next ones replace.
 pub(crate) fn scan_all(client: &mut Client, query: &str, format: Format) -> Result<(Vec<Listed>, usize), String> {
-    let (mut all, mut pages, mut next) = (Vec::new(), 0, None);
+    let repeated = query.split("&cursor=").next().unwrap_or_default();
+    let (mut all, mut pages, mut query) = (Vec::new(), 0, query.to_owned());
     loop {
-        let cursor = next.as_ref().map_or(String::new(), |next| format!("&cursor={next}"));
-        let scanned = scan(client, &format!("{query}{cursor}"), format)?;
+        let scanned = scan(client, &query, format)?;
         all.extend(scanned.listed);
         pages += 1;
         if pages > 10_000 {
             return Err("the scan does not end".to_owned());
         }
         match scanned.next {
-            Some(cursor) => next = Some(cursor),
+            Some(cursor) => query = format!("{repeated}&cursor={cursor}"),
             None => return Ok((all, pages)),
         }
     }

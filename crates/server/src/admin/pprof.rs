@@ -196,8 +196,10 @@ async fn on_spawned<T: Send + 'static>(
     // The thread is not joined. If the client has left, the result is dropped when the thread ends.
     let started = spawn(Box::new(move || {
         heap::leave_this_thread_out();
-        let _ = sender.send(make());
+        let made = make();
+        // Before the answer, after which the client may ask for another profile.
         drop(place);
+        let _ = sender.send(made);
     }));
     started
         .map_err(|error| ApiError::ProfileRefused(format!("klad cannot start a thread for the profile: {error}")))?;
