@@ -191,8 +191,8 @@ fn several_files_and_a_directory_are_repeats() {
     let files = ResultFiles::new();
     let a = files.path("a").to_str().unwrap().to_owned();
     let (mut names, mut b, mut found, mut code, mut back) = (Vec::new(), String::new(), Value::Null, None, None);
-    // A busy machine may slow down one of four runs so much that the others prove nothing, or the ends of all runs at
-    // the quick server.
+    // A busy machine may slow down one of four runs so much that the others prove nothing. Or it may stall at the end of
+    // all runs, which makes the tail of the quick server the slower one.
     for _ in 0..5 {
         names = repeats(&files);
         b = names[4..].join(",");

@@ -227,7 +227,8 @@ fn a_deadline_counts_from_the_intended_start_even_if_the_request_was_never_sent(
     let [.., timed_out, unfinished] = outcomes(&run);
     // The last requests may be unfinished at the end instead.
     assert_eq!(timed_out + unfinished, run.measured("scheduled"));
-    assert!(timed_out >= 45, "{timed_out}");
+    // At 100 requests per second, twenty are younger than their timeout.
+    assert!(timed_out >= 45 && unfinished <= 25, "{timed_out} {unfinished}");
     let at_most_us = run.result["measured"]["response"]["percentiles"][0]["value_us"].as_f64().unwrap();
     assert!(at_most_us >= 190_000.0, "{at_most_us}");
     assert!(run.measured("unsent") > 0 && run.measured("sent") >= 5);

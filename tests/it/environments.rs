@@ -1,5 +1,6 @@
 //! Machines with tight limits, and unusual programs and files: problems that users reported.
 
+use std::io::{Error, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -292,6 +293,8 @@ fn requests_that_arrived_while_klad_was_paused_are_answered() {
         // The time of the pause does not count against its deadline.
         std::thread::sleep(Duration::from_millis(500));
         let sent = sent.and_then(|()| body.try_send_raw(last));
+        let never_read = |error: &Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        assert!(!sent.as_ref().is_err_and(never_read), "{setup}: klad does not read the body");
         if before + continued.elapsed() > most_waited {
             return None;
         }

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::support::planted::Defect;
@@ -27,10 +27,17 @@ struct Journal {
     versions: Vec<u64>,
 }
 
+/// A server that will be killed.
+struct Killed {
+    address: SocketAddr,
+    /// Set just before the kill.
+    is_killed: AtomicBool,
+}
+
 impl Journal {
-    /// Writes until the server is killed.
-    fn run(&mut self, number: usize, address: SocketAddr, round: usize, mut random: fastrand::Rng, done: &AtomicU64) {
-        let Ok(mut client) = Client::try_connect(address) else { return };
+    /// Writes to the server until it is killed.
+    fn run(&mut self, number: usize, at: &Killed, round: usize, mut random: fastrand::Rng, done: &AtomicU64) {
+        let Ok(mut client) = Client::try_connect(at.address) else { return };
         for n in 0.. {
             let key = format!("c{number}k{}", random.usize(0..KEYS));
             // One in four values is large, so that memtables fill within a round.
@@ -45,8 +52,12 @@ impl Journal {
                 None => client.try_request("DELETE", &target, &[], None),
             };
             let Ok(answer) = answer else {
-                // The server was killed, or has closed the connection because this thread paused for seconds.
-                let Ok(again) = Client::try_connect(address) else { return };
+                // Another process may get the port of the killed server.
+                if at.is_killed.load(Ordering::SeqCst) {
+                    return;
+                }
+                // klad has closed the connection, because this thread paused for seconds.
+                let Ok(again) = Client::try_connect(at.address) else { return };
                 client = again;
                 continue;
             };
@@ -129,16 +140,17 @@ fn survives_kills(setup: &str, kills: usize, defect: Option<Defect>) -> Result<(
             journal.compare(&mut client)?;
         }
         let done = AtomicU64::new(0);
-        let address = server.address;
+        let at = Killed { address: server.address, is_killed: AtomicBool::new(false) };
         // A number of writes and then some time, so that the kill happens at any stage of a write.
         let (writes, then) = (random.u64(1..1_500), Duration::from_micros(random.u64(0..3_000)));
         std::thread::scope(|scope| {
             for (number, journal) in journals.iter_mut().enumerate() {
-                let (random, done) = (random.fork(), &done);
-                scope.spawn(move || journal.run(number, address, round, random, done));
+                let (random, at, done) = (random.fork(), &at, &done);
+                scope.spawn(move || journal.run(number, at, round, random, done));
             }
             wait_until("enough is written", || done.load(Ordering::Relaxed) >= writes);
             std::thread::sleep(then);
+            at.is_killed.store(true, Ordering::SeqCst);
             server.kill();
         });
         acknowledged += done.load(Ordering::Relaxed);

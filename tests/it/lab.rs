@@ -112,7 +112,7 @@ const PEERS: &str = r#"
     pin = "none"
     repeats = 1
     [server]
-    # A stall is no overload.
+    # With admission, klad would take a stall for an overload, and reject requests.
     options = ["--engine", "memory", "--admission", "off"]
     [[variant]]
     name = "own"
@@ -138,7 +138,7 @@ const PEERS: &str = r#"
     options = ["--workload", "mixed:50/50", "--lag-max", "10s", "--drain", "10s"]
     rate = 200.0
     also-below-capacity = false
-    # One for each request: after a stall all are sent, not only those of the warm-up.
+    # One for each request: with fewer, the requests of the warm-up would use all of them after a stall.
     connections = 220
     duration = "1s"
     warm-up = "100ms"
@@ -195,7 +195,7 @@ const ON_DISK: &str = r#"
     pin = "none"
     repeats = 2
     [server]
-    # A stall is no overload.
+    # With admission, klad would take a stall for an overload, and reject requests.
     options = ["--memory", "64MiB", "--durability", "async", "--admission", "off"]
     [[variant]]
     name = "ill"

@@ -4,8 +4,9 @@
 use std::io::{self, ErrorKind, Write as _};
 use std::net::Shutdown;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use klad_server::limits::DRAIN_IDLE_PATIENCE;
 use rustix::process::Signal;
 
 use super::plain::{differences, plain, reply};
@@ -346,27 +347,33 @@ fn a_stop_ends_a_pipeline_behind_a_whole_answer() {
     assert!((0..5).any(|_| a_stopped_pipeline_ends_with_close()), "no connection ended with close");
 }
 
-/// Returns whether the client has read the last answer. `false`: the connection was reset before. Or the client sent
-/// nothing for so long, on a busy machine, that klad closed the connection as idle.
+/// Returns whether the client has read the last answer. `false`: the connection was reset before. Or, on a busy machine,
+/// the client sent nothing for so long that klad closed the connection as idle.
 fn a_stopped_pipeline_ends_with_close() -> bool {
     let server = ServerBuilder::new("memory").start();
     let client = server.client();
     let sender = client.stream.try_clone().unwrap();
     let sends = std::thread::spawn(move || {
         let pipeline = [get("k"), put("k", "value", "")].concat().repeat(50);
+        let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
         // Ends with the connection.
-        while (&sender).write_all(pipeline.as_bytes()).is_ok() {}
+        while (&sender).write_all(pipeline.as_bytes()).is_ok() {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        longest.max(last.elapsed())
     });
     let reads = std::thread::spawn(move || last_answer(client));
     wait_until("requests are answered", || plain(&server) > 1_000);
     stop(server);
     let last = reads.join().unwrap();
-    sends.join().unwrap();
+    let longest_pause = sends.join().unwrap();
     match &last {
         Ok(connection) => assert_eq!(connection, "close"),
-        Err(error) => {
-            assert!([ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof].contains(&error.kind()), "{error}");
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            assert!(longest_pause > DRAIN_IDLE_PATIENCE * 2 / 3, "{longest_pause:?}");
         }
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
     }
     last.is_ok()
 }

@@ -171,7 +171,10 @@ impl Client {
             answer.chunks = Some(chunks);
         } else if let Some(length) = answer.header("content-length") {
             let length = length.parse().map_err(|_| bad("content-length"))?;
-            answer.body = self.take(length)?;
+            answer.body = self.take(length).map_err(|error| match error.kind() {
+                ErrorKind::UnexpectedEof => bad("an answer without the end of its body"),
+                _ => error,
+            })?;
         }
         self.used = Instant::now();
         Ok(answer)
