@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::support::batches::{batch, results};
+use super::support::client::has_ended;
 use super::support::scanning::{Format, scan};
 use super::support::tls::{Authority, connect, shake};
 use super::support::{Client, PATIENCE, Server, ServerBuilder, encode, wait_until};
@@ -21,13 +22,8 @@ type Found = Result<(), String>;
 /// large body or answer, and after a rejection.
 const SOON: Duration = Duration::from_millis(1_500);
 
-/// Whether klad has ended the connection. Any other error, such as an answer that does not come, is a fault.
-fn has_ended(error: &io::Error) -> bool {
-    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&error.kind())
-}
-
-/// Repeats `attempt` if it fails late: on a busy machine this thread may pause until klad ends the connection.
+/// Repeats `attempt` if it fails late: on a busy machine this thread may pause until klad ends the connection. Any other
+/// error, such as an answer that does not come, is a fault.
 fn in_time<T>(mut attempt: impl FnMut() -> io::Result<T>) -> T {
     let in_time = (0..5).find_map(|_| {
         let begun = Instant::now();

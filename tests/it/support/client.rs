@@ -10,10 +10,12 @@ use super::PATIENCE;
 /// A connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
+    /// `None`: the server had already ended the connection.
+    peer: Option<SocketAddr>,
     /// `None`: in the clear.
     pub(crate) tls: Option<Box<rustls::ClientConnection>>,
     buffer: Vec<u8>,
-    /// The end of the last answer.
+    /// When sending began the last time. klad counts a connection as idle only after that.
     used: Instant,
 }
 
@@ -56,7 +58,8 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Client { stream, tls: None, buffer: Vec::new(), used: Instant::now() }
+        let peer = stream.peer_addr().ok();
+        Client { stream, peer, tls: None, buffer: Vec::new(), used: Instant::now() }
     }
 
     pub(crate) fn get(&mut self, target: &str) -> Answer {
@@ -81,8 +84,9 @@ impl Client {
         self.request("DELETE", target, &[], None)
     }
 
-    /// Sends a request and reads its answer. On a busy machine this thread may have paused so long that klad has closed
-    /// the connection as idle (after two seconds, if a large body came before). Then it connects again first.
+    /// Sends a request and reads its answer. On a busy machine this thread may pause so long that klad closes the
+    /// connection as idle before the request arrives (after two seconds, if a large body came before). Then it connects
+    /// again.
     pub(crate) fn request(
         &mut self,
         method: &str,
@@ -90,10 +94,17 @@ impl Client {
         headers: &[(&str, &str)],
         body: Option<&[u8]>,
     ) -> Answer {
-        if self.used.elapsed() > Duration::from_millis(1_500) && self.tls.is_none() && self.has_ended() {
-            *self = Client::connect(self.stream.peer_addr().unwrap());
+        loop {
+            let used = self.used;
+            let sent = self.send(method, target, headers, body);
+            let was_late = used.elapsed() > Duration::from_millis(1_500);
+            match sent.and_then(|()| self.answer()) {
+                Err(error) if was_late && self.tls.is_none() && self.buffer.is_empty() && has_ended(&error) => {
+                    *self = Client::connect(self.peer.expect("it was connected"));
+                }
+                answer => return answer.expect("an answer"),
+            }
         }
-        self.try_request(method, target, headers, body).expect("an answer")
     }
 
     pub(crate) fn try_request(
@@ -131,6 +142,7 @@ impl Client {
     }
 
     pub(crate) fn try_send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.used = Instant::now();
         match &mut self.tls {
             None => self.stream.write_all(bytes),
             Some(tls) => rustls::Stream::new(&mut **tls, &mut self.stream).write_all(bytes),
@@ -176,7 +188,6 @@ impl Client {
                 _ => error,
             })?;
         }
-        self.used = Instant::now();
         Ok(answer)
     }
 
@@ -251,20 +262,18 @@ impl Client {
         matches!(ended, Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
     }
 
-    /// Returns whether the server has already closed the connection, and sent nothing that is not read yet.
-    fn has_ended(&self) -> bool {
-        self.stream.set_nonblocking(true).unwrap();
-        let peeked = self.stream.peek(&mut [0]);
-        self.stream.set_nonblocking(false).unwrap();
-        self.buffer.is_empty() && matches!(peeked, Ok(0))
-    }
-
     /// Returns whether the server closes the connection without sending another byte.
     pub(crate) fn is_closed_silently(&mut self) -> bool {
         let ended = self.fill();
         self.buffer.is_empty()
             && matches!(ended, Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset))
     }
+}
+
+/// Whether the error means that the server has ended the connection.
+pub(crate) fn has_ended(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
 
 fn bad(what: &str) -> io::Error {
