@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::disk::file_lock::FileLock;
+
 /// A finished checkpoint: a directory that `klad serve` can open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checkpoint {
@@ -122,17 +124,16 @@ pub enum Error {
     Cancelled,
 }
 
-/// Locks a directory of checkpoints against other processes, until the returned file is dropped.
+/// Locks a directory of checkpoints against other processes, until the returned lock is dropped.
 ///
 /// The lock is the kernel's (`flock`), on the directory itself. It needs no file and ends with the process.
 ///
 /// # Errors
 /// [`Error::Shared`] while another process holds the lock; [`Error::Io`] if the kernel returns another error.
-pub fn lock_checkpoints(directory: &Path) -> Result<File, Error> {
+pub fn lock_checkpoints(directory: &Path) -> Result<FileLock, Error> {
     let io_error = |action, cause| Error::Io { action, path: directory.to_owned(), cause };
-    let lock = File::open(directory).map_err(|cause| io_error("open", cause))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
+    match FileLock::take(File::open(directory).map_err(|cause| io_error("open", cause))?) {
+        Ok(lock) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(Error::Shared { path: directory.to_owned() }),
         Err(TryLockError::Error(cause)) => Err(io_error("lock", cause)),
     }

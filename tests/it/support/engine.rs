@@ -27,21 +27,6 @@ pub(crate) fn memory(_: &Path) -> Arc<dyn Engine> {
     Arc::new(MemoryEngine::new(64 << 20))
 }
 
-/// Opens a directory, perhaps again. A program that another test starts holds a copy of the lock of this process for a
-/// moment, until it has begun to run.
-#[cfg(any(feature = "fjall", feature = "rocksdb"))]
-fn opened<E, F: std::fmt::Debug>(open: impl Fn() -> std::result::Result<E, F>) -> E {
-    for _ in 0..1_000 {
-        match open() {
-            Err(error) if format!("{error:?}").contains("InUse") => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-            result => return result.unwrap(),
-        }
-    }
-    panic!("the directory stays in use");
-}
-
 #[cfg(feature = "rocksdb")]
 pub(crate) fn rocksdb(directory: &Path) -> klad_storage::rocksdb::RocksDbEngine {
     let options = klad_storage::rocksdb::Options {
@@ -51,7 +36,7 @@ pub(crate) fn rocksdb(directory: &Path) -> klad_storage::rocksdb::RocksDbEngine 
         compression: klad_storage::Compression::None,
         ..klad_storage::rocksdb::Options::default()
     };
-    opened(|| klad_storage::rocksdb::RocksDbEngine::open(directory, &options))
+    klad_storage::rocksdb::RocksDbEngine::open(directory, &options).unwrap()
 }
 
 #[cfg(feature = "fjall")]
@@ -62,7 +47,7 @@ pub(crate) fn fjall(directory: &Path) -> klad_storage::fjall::FjallEngine {
         compression: klad_storage::Compression::None,
         ..klad_storage::fjall::Options::default()
     };
-    opened(|| klad_storage::fjall::FjallEngine::open(directory, &options))
+    klad_storage::fjall::FjallEngine::open(directory, &options).unwrap()
 }
 
 /// Runs `check` with each engine, in a directory of its own.

@@ -12,11 +12,12 @@
 //! `docs/storage-format.md` describes `KLAD`. Called by `versions` and by the engines on disk.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::disk::file_lock::FileLock;
 use klad_base::sync::Mutex;
 
 /// The format of the directory that this klad writes, and the only one that it reads.
@@ -36,8 +37,8 @@ pub struct DataDirectory(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     manifest: Mutex<Manifest>,
-    /// The kernel holds the lock while this file is open. The lock therefore ends with the process, even after a crash.
-    lock: File,
+    /// The lock ends with the process, even after a crash.
+    lock: FileLock,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +174,7 @@ impl DataDirectory {
         DataDirectory::new(path, engine, Manifest::parse(&text, &manifest_path)?, lock)
     }
 
-    fn new(path: &Path, engine: &str, manifest: Manifest, lock: File) -> Result<DataDirectory, Error> {
+    fn new(path: &Path, engine: &str, manifest: Manifest, lock: FileLock) -> Result<DataDirectory, Error> {
         if manifest.engine != engine {
             let (found, asked) = (manifest.engine, engine.to_owned());
             return Err(Error::OtherEngine { path: path.to_owned(), found, asked });
@@ -188,7 +189,7 @@ impl DataDirectory {
     pub fn still_there(&self) -> Result<(), String> {
         let inner = &*self.0;
         let gone = |what: &str| format!("the data directory {} was {what} while klad serves it", inner.path.display());
-        let held = inner.lock.metadata().map_err(|error| error.to_string())?;
+        let held = inner.lock.file().metadata().map_err(|error| error.to_string())?;
         match fs::metadata(inner.path.join(LOCK)) {
             Ok(found) if (found.dev(), found.ino()) == (held.dev(), held.ino()) => {}
             Ok(_) => return Err(gone("replaced by another one")),
@@ -378,42 +379,40 @@ fn unmark_checkpoint(directory: &Path) -> Result<(), Error> {
     }
 }
 
-fn take_lock(directory: &Path) -> Result<File, Error> {
+fn take_lock(directory: &Path) -> Result<FileLock, Error> {
     let path = directory.join(LOCK);
     let mut options = OpenOptions::new();
-    let mut file = options
+    let file = options
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .open(&path)
         .map_err(|cause| Error::io("open", &path, cause))?;
-    lock_file(&mut file, directory)?;
+    let lock = lock_file(file, directory)?;
+    let mut file = lock.file();
     // The process id is only used in the message of `Error::InUse`, so a failure to write it is ignored.
     let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(file)
+    Ok(lock)
 }
 
 /// As `take_lock`, but writes nothing, for a directory that this process cannot write to. The lock still excludes a
 /// process that can write to the directory.
-fn take_lock_read_only(directory: &Path) -> Result<File, Error> {
+fn take_lock_read_only(directory: &Path) -> Result<FileLock, Error> {
     let path = directory.join(LOCK);
-    match File::open(&path) {
-        Ok(mut file) => lock_file(&mut file, directory).map(|()| file),
+    let file = match File::open(&path) {
         // There is no lock file if klad has never served the directory. klad then locks the directory itself.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            File::open(directory).map_err(|cause| Error::io("open", directory, cause))
-        }
-        Err(cause) => Err(Error::io("open", &path, cause)),
-    }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(directory),
+        opened => opened,
+    };
+    lock_file(file.map_err(|cause| Error::io("open", &path, cause))?, directory)
 }
 
-fn lock_file(file: &mut File, directory: &Path) -> Result<(), Error> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
+fn lock_file(file: File, directory: &Path) -> Result<FileLock, Error> {
+    match FileLock::take(file) {
+        Ok(lock) => Ok(lock),
         Err(TryLockError::WouldBlock) => {
-            let mut process = String::new();
-            let _ = file.read_to_string(&mut process);
+            let process = fs::read_to_string(directory.join(LOCK)).unwrap_or_default();
             let process = if process.trim().is_empty() { "unknown" } else { process.trim() };
             Err(Error::InUse { path: directory.to_owned(), process: process.to_owned() })
         }

@@ -4,6 +4,7 @@
 //! This code is the same for all engines. Called by `rocksdb` and `fjall`.
 
 pub mod directory;
+pub mod file_lock;
 pub mod high_water;
 pub mod record;
 pub mod versions;
