@@ -87,16 +87,14 @@ fn advice_to_check(error: &check::Error) -> &'static str {
     use check::Error;
     match error {
         Error::Directory(directory::Error::InUse { .. })
-        | Error::Open(OpenError::Directory(directory::Error::InUse { .. })) => {
-            ": stop it first, or check a checkpoint of it"
-        }
+        | Error::Open(OpenError::Directory(directory::Error::InUse { .. })) => ", or check a checkpoint of it",
         _ => "",
     }
 }
 
 fn advice_to_compact(error: &OpenError) -> &'static str {
     match error {
-        OpenError::Directory(directory::Error::InUse { .. }) => ": send it POST /compact, or stop it first",
+        OpenError::Directory(directory::Error::InUse { .. }) => ", or send it POST /compact",
         _ => "",
     }
 }

@@ -147,6 +147,50 @@ fn put_as_writer(server: &Server, key: &[u8]) {
     assert_eq!(answer.status, 201, "{}", answer.text());
 }
 
+/// A script that clicks a button as soon as the page has it, which is before the browser paints it.
+fn click_at_once(text: &str) -> String {
+    format!(
+        "new MutationObserver((changes, observer) => {{ \
+             const buttons = Array.from(document.querySelectorAll('button')); \
+             const button = buttons.find((one) => one.textContent === {text:?}); \
+             if (!button) return; \
+             observer.disconnect(); \
+             button.click(); \
+         }}).observe(document, {{ childList: true, subtree: true }});"
+    )
+}
+
+/// Clicks "New key" at once. Returns whether the editor is still open after the list of keys has been read.
+fn stays_open_after_an_early_click(browser: &Browser, server: &Server, planted: &str) -> bool {
+    browser.before_each_page(&(click_at_once("New key") + planted));
+    open(browser, server, "data");
+    browser.wait("document.querySelector('.keys').innerText.includes('No keys')");
+    browser.run("return document.querySelector('textarea') !== null") == true
+}
+
+#[test]
+fn a_click_before_the_page_is_painted_counts_and_so_does_the_first_letter() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    assert!(stays_open_after_an_early_click(&browser, &server, ""));
+    let asks = "const field = document.querySelector('textarea'); \
+                field.value = 'a'; \
+                field.dispatchEvent(new Event('input', { bubbles: true })); \
+                return Promise.resolve().then(() => { \
+                    const event = new Event('beforeunload', { cancelable: true }); \
+                    dispatchEvent(event); \
+                    return event.defaultPrevented; \
+                })";
+    assert_eq!(browser.run(asks), true, "leaving the page would lose the letter without a question");
+}
+
+#[test]
+fn twin_a_page_that_undoes_an_early_click_is_noticed() {
+    let server = ServerBuilder::new("memory").start();
+    let browser = Browser::start();
+    assert!(!stays_open_after_an_early_click(&browser, &server, &click_at_once("Cancel")));
+}
+
 #[test]
 fn a_save_that_takes_long_loses_nothing_and_leads_nowhere() {
     let server = ServerBuilder::new("memory").start();

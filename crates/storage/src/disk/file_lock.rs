@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 
 /// A file or directory that this process has locked. Dropping it unlocks it.
 ///
-/// To close the file would not be enough. A process that another thread has just forked still has the file open, and
+/// Closing the file is not enough. A process that another thread has just forked still has the file open, and
 /// with it the lock, until it calls `exec`.
 #[derive(Debug)]
 pub struct FileLock(File);

@@ -1,5 +1,5 @@
 // The frame of the console: login, navigation, the connection to klad, colours, and the view that the address names.
-import { html, render, useEffect, useRef, useState } from "./html.js";
+import { html, render, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { readJson, setToken, whenUnauthorized, words } from "./api.js";
 import { clock } from "./format.js";
 import { Stream } from "./stream.js";
@@ -26,7 +26,8 @@ function route() {
 
 function useRoute() {
     const [current, setCurrent] = useState(route);
-    useEffect(() => {
+    // Not useEffect: it runs later, and a change of the address before it would not be seen.
+    useLayoutEffect(() => {
         let shown = location.hash;
         const changed = () => {
             if (mayLeave()) {

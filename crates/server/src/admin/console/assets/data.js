@@ -1,6 +1,6 @@
 // The view Data: browse keys by prefix, see a value, change it. The address is #/data/PREFIX/KEY, with both parts in
 // base64url, so that the browser's history works. The browser does not send this part of the address to a server.
-import { html, useEffect, useState } from "./html.js";
+import { html, useEffect, useLayoutEffect, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromBase64, toBase64Url, unescape } from "./bytes.js";
 import { Editor, isUnsaved, mayLeave } from "./editor.js";
@@ -47,7 +47,8 @@ function Browser({ rest, session }) {
     const [changes, setChanges] = useState(0);
     const canWrite = session.access === "read-write";
     const changed = () => setChanges((count) => count + 1);
-    useEffect(() => setNew(0), [rest]);
+    // Not useEffect: it runs later, and would undo a click that comes before it.
+    useLayoutEffect(() => setNew(0), [rest]);
     const open = (key) => {
         setNew(0);
         location.hash = addressOf(prefix, key);

@@ -1,7 +1,7 @@
 // Flame graphs, drawn from stacks in the collapsed format: one stack on a line, root first, with its value. The root
 // is at the top. A second profile gives colours for the difference. Every box is a button: Tab and the arrow keys move
 // between boxes, Enter zooms, Escape zooms out.
-import { html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { bytes, count, seconds, share } from "./format.js";
 
 /** Boxes that are narrower than this part of the visible width are not drawn. */
@@ -112,7 +112,8 @@ export function Flame({ profile, before }) {
     const [current, setCurrent] = useState(root);
     const [text, setText] = useState("");
     const place = useRef(null);
-    useEffect(() => {
+    // Not useEffect: it runs later, and would undo a click that comes before it.
+    useLayoutEffect(() => {
         setZoomed(root);
         setCurrent(root);
     }, [root]);
