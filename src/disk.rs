@@ -87,7 +87,7 @@ impl From<FjallError> for OpenError {
 
 fn advice(error: &DirectoryError) -> &'static str {
     match error {
-        DirectoryError::InUse { .. } => ": use --url to ask that process, or stop it first",
+        DirectoryError::InUse { .. } => ", or use --url to ask it",
         _ => "",
     }
 }

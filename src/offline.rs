@@ -87,7 +87,9 @@ fn advice_to_check(error: &check::Error) -> &'static str {
     use check::Error;
     match error {
         Error::Directory(directory::Error::InUse { .. })
-        | Error::Open(OpenError::Directory(directory::Error::InUse { .. })) => ", or check a checkpoint of it",
+        | Error::Open(OpenError::Directory(directory::Error::InUse { .. })) => {
+            ", or check a checkpoint of this directory"
+        }
         _ => "",
     }
 }

@@ -244,7 +244,11 @@ fn a_directory_in_use_or_of_another_engine_is_refused() {
     let entry = b"{\"key\":\"a\",\"value\":\"1\"}\n";
     let server = ServerBuilder::new("rocksdb").data(&data("rocksdb")).start();
     let line = import("--partial", &data("rocksdb")).input(entry).fails(75);
-    assert!(line.contains("in use") && line.ends_with(" [data-locked]\n"), "{line}");
+    let process = server.process();
+    let says = format!(
+        "in use by another process (process id {process}): stop it, or choose another directory, or use --url to ask it [data-locked]\n"
+    );
+    assert!(line.ends_with(&says), "{line}");
     assert_eq!(server.client().get("/v1/kv/a").status, 404);
     assert!(server.stop().success());
     assert!(ServerBuilder::new("fjall").data(&data("fjall")).start().stop().success());

@@ -31,7 +31,7 @@ fn a_sound_directory_is_reported_as_sound_with_its_sizes() {
 fn a_directory_in_use_is_not_touched() {
     let data = tempfile::tempdir().unwrap();
     let server = ServerBuilder::new("rocksdb").data(data.path()).start();
-    for (command, advice) in [("check", "check a checkpoint of it"), ("compact", "send it POST /compact")] {
+    for (command, advice) in [("check", "check a checkpoint of this directory"), ("compact", "send it POST /compact")] {
         let ran = klad(data.path(), &[command]);
         assert_eq!(ran.code, Some(75), "{ran:?}");
         let process = server.process();

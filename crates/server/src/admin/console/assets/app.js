@@ -26,7 +26,7 @@ function route() {
 
 function useRoute() {
     const [current, setCurrent] = useState(route);
-    // Not useEffect: it runs later, and a change of the address before it would not be seen.
+    // Not useEffect: it runs after the paint, and a change of the address before it would not be seen.
     useLayoutEffect(() => {
         let shown = location.hash;
         const changed = () => {
@@ -46,7 +46,7 @@ function useTheme() {
     const dark = matchMedia("(prefers-color-scheme: dark)");
     const [chosen, setChosen] = useState(() => localStorage.getItem("klad-theme"));
     const [system, setSystem] = useState(dark.matches ? "dark" : "light");
-    useEffect(() => {
+    useLayoutEffect(() => {
         const changed = () => setSystem(dark.matches ? "dark" : "light");
         dark.addEventListener("change", changed);
         return () => dark.removeEventListener("change", changed);
@@ -112,7 +112,8 @@ function App({ charts }) {
         // After a restart klad may be another version, with other options.
         if (session && started !== null && started !== session.started_ms) tryToEnter();
     }, [started]);
-    useEffect(() => {
+    // Not useEffect: it runs after the paint, and would take the focus from a field that the user has entered already.
+    useLayoutEffect(() => {
         const name = VIEWS.find((known) => known.id === view).title;
         document.title = name + " · klad console";
         // When the view changes, move the focus to its heading, so that screen readers begin there. The focus stays

@@ -47,7 +47,7 @@ function Browser({ rest, session }) {
     const [changes, setChanges] = useState(0);
     const canWrite = session.access === "read-write";
     const changed = () => setChanges((count) => count + 1);
-    // Not useEffect: it runs later, and would undo a click that comes before it.
+    // Not useEffect: it runs after the paint, and would undo a click that comes before it.
     useLayoutEffect(() => setNew(0), [rest]);
     const open = (key) => {
         setNew(0);

@@ -1,6 +1,6 @@
 // Edits a value, or makes a new key. klad stores the value only if the key has not changed since the page read it. If
 // the key has changed, the editor shows both values and the user decides.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
+import { html, useLayoutEffect, useRef, useState } from "./html.js";
 import { words } from "./api.js";
 import { escape, fromText, isPlainText, toText, unescape } from "./bytes.js";
 import { expiryOf, left, read, write } from "./store.js";
@@ -20,7 +20,7 @@ export function mayLeave() {
 
 /** While there are changes, the browser asks before it closes the page, and `mayLeave` asks too. */
 function useUnsaved(isChanged) {
-    // Not useEffect: it runs later, and until then the page could be left without a question.
+    // Not useEffect: it runs after the paint, and until then the page could be left without a question.
     useLayoutEffect(() => {
         if (!isChanged) return undefined;
         const ask = (event) => event.preventDefault();
@@ -54,7 +54,8 @@ export function Editor({ of: key, first, value, onStored, onDone, onCancel }) {
     useUnsaved(isChanged);
     const [isSaving, setSaving] = useState(false);
     const isHere = useRef(true);
-    useEffect(
+    // Not useEffect: it runs after the paint, and a save that ends before it would bring the user back.
+    useLayoutEffect(
         () => () => {
             isHere.current = false;
         },

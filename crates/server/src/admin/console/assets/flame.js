@@ -112,7 +112,7 @@ export function Flame({ profile, before }) {
     const [current, setCurrent] = useState(root);
     const [text, setText] = useState("");
     const place = useRef(null);
-    // Not useEffect: it runs later, and would undo a click that comes before it.
+    // Not useEffect: it runs after the paint, and would undo a click that comes before it.
     useLayoutEffect(() => {
         setZoomed(root);
         setCurrent(root);

@@ -1,5 +1,5 @@
 // The view Why: the slowest requests with their phases, profiles with flame graphs, and what each thread does.
-import { html, useEffect, useMemo, useState } from "./html.js";
+import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { OPS } from "./now.js";
 import { readJson, readText, words } from "./api.js";
 import { Flame, parseStacks } from "./flame.js";
@@ -39,12 +39,18 @@ function Slowest() {
     const [op, setOp] = useState("");
     const [found, setFound] = useState(null);
     const [problem, setProblem] = useState("");
+    // The number of the newest question. A late answer to an older one is ignored: it can be about another operation.
+    const asked = useRef(0);
     const load = async () => {
+        asked.current += 1;
+        const number = asked.current;
         try {
-            setFound(await readJson("/debug/slow?limit=16" + (op ? "&op=" + op : "")));
+            const answer = await readJson("/debug/slow?limit=16" + (op ? "&op=" + op : ""));
+            if (number !== asked.current) return;
+            setFound(answer);
             setProblem("");
         } catch (error) {
-            setProblem(words(error));
+            if (number === asked.current) setProblem(words(error));
         }
     };
     useEffect(() => {
