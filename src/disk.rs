@@ -53,7 +53,7 @@ impl Default for Options {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory cannot be used.
-    #[error("{why}{advice}", why = .0, advice = advice(.0))]
+    #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// RocksDB did not open.
     #[cfg(feature = "rocksdb")]
@@ -82,13 +82,6 @@ impl From<FjallError> for OpenError {
             FjallError::Directory(error) => OpenError::Directory(error),
             other => OpenError::Fjall(other),
         }
-    }
-}
-
-fn advice(error: &DirectoryError) -> &'static str {
-    match error {
-        DirectoryError::InUse { .. } => ", or use --url to ask it",
-        _ => "",
     }
 }
 

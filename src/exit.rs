@@ -243,6 +243,23 @@ impl Failure {
             Failure::Serve(_) | Failure::Io { .. } | Failure::Other(_) => Exit::Failed,
         }
     }
+
+    /// Returns the last line that the process prints: the error, and what to do if another process serves the data
+    /// directory.
+    #[must_use]
+    pub fn last_line(&self) -> String {
+        let exit = self.exit();
+        let advice = match self {
+            _ if exit != Exit::DataLocked => "",
+            Failure::Data(_) => ": stop it, or give --url with its address instead of the directory",
+            #[cfg(feature = "rocksdb")]
+            Failure::Offline(offline::Error::Check(_)) => ": stop it, or check a checkpoint of this directory",
+            #[cfg(feature = "rocksdb")]
+            Failure::Offline(_) => ": stop it, or send POST /compact to it",
+            _ => ": stop it, or choose another directory",
+        };
+        exit.last_line(&format!("{self}{advice}"))
+    }
 }
 
 fn of_listen(error: &listen::Error) -> Exit {

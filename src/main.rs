@@ -136,7 +136,7 @@ fn failed(failure: &Failure) -> ExitCode {
     // Not a log line: this is the last message to the process that started klad. If stderr is blocked, nothing reads
     // the message, and the exit must not wait for it.
     if logs::flush(LOG_FLUSH_TIMEOUT) {
-        let _ = writeln!(std::io::stderr(), "{}", failure.exit().last_line(&failure.to_string()));
+        let _ = writeln!(std::io::stderr(), "{}", failure.last_line());
     }
     ExitCode::from(failure.exit().code())
 }

@@ -69,10 +69,10 @@ pub enum Error {
         findings: u64,
     },
     /// The check failed.
-    #[error("{why}{advice}", why = .0, advice = advice_to_check(.0))]
+    #[error(transparent)]
     Check(check::Error),
     /// The data directory did not open.
-    #[error("{why}{advice}", why = .0, advice = advice_to_compact(.0))]
+    #[error(transparent)]
     Open(OpenError),
     /// The compaction failed.
     #[error(transparent)]
@@ -80,25 +80,6 @@ pub enum Error {
     /// The report could not be printed.
     #[error("cannot write the output: {0}")]
     NotPrinted(io::Error),
-}
-
-/// Returns the end of the error message: what to do if another process serves the directory, otherwise nothing.
-fn advice_to_check(error: &check::Error) -> &'static str {
-    use check::Error;
-    match error {
-        Error::Directory(directory::Error::InUse { .. })
-        | Error::Open(OpenError::Directory(directory::Error::InUse { .. })) => {
-            ", or check a checkpoint of this directory"
-        }
-        _ => "",
-    }
-}
-
-fn advice_to_compact(error: &OpenError) -> &'static str {
-    match error {
-        OpenError::Directory(directory::Error::InUse { .. }) => ", or send it POST /compact",
-        _ => "",
-    }
 }
 
 fn counted(findings: u64) -> String {

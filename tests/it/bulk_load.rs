@@ -244,9 +244,9 @@ fn a_directory_in_use_or_of_another_engine_is_refused() {
     let entry = b"{\"key\":\"a\",\"value\":\"1\"}\n";
     let server = ServerBuilder::new("rocksdb").data(&data("rocksdb")).start();
     let line = import("--partial", &data("rocksdb")).input(entry).fails(75);
-    let process = server.process();
     let says = format!(
-        "in use by another process (process id {process}): stop it, or choose another directory, or use --url to ask it [data-locked]\n"
+        "in use by another process (process id {}): stop it, or give --url with its address instead of the directory [data-locked]\n",
+        server.process()
     );
     assert!(line.ends_with(&says), "{line}");
     assert_eq!(server.client().get("/v1/kv/a").status, 404);

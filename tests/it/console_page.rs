@@ -354,16 +354,16 @@ fn a_flame_graph_is_taken_searched_zoomed_and_compared() {
         browser.run("lists[3].selectedIndex = first; lists[3].dispatchEvent(new Event('change', { bubbles: true }))");
         browser.wait("document.querySelectorAll('.boxes .same').length > 0 && !document.querySelector('.boxes .klad')");
         // A click as soon as another profile is shown counts.
-        let above = browser.run(
+        browser.run(
             "new MutationObserver((changes, observer) => { \
                  observer.disconnect(); \
                  document.querySelectorAll('.boxes .box')[1].click(); \
+                 window.hasClicked = true; \
              }).observe(document.querySelector('.boxes'), { childList: true, attributes: true, subtree: true }); \
-             lists[2].selectedIndex = 0; lists[2].dispatchEvent(new Event('change', { bubbles: true })); \
-             return new Promise((done) => setTimeout(done, 200)) \
-                 .then(() => document.querySelectorAll('.boxes .above').length)",
+             lists[2].selectedIndex = first - 1; lists[2].dispatchEvent(new Event('change', { bubbles: true }))",
         );
-        assert_eq!(above, 1);
+        browser.wait("window.hasClicked");
+        assert_eq!(browser.run("return document.querySelectorAll('.boxes .above').length"), 1);
         browser.click("button", "List the threads");
         browser.wait("document.querySelectorAll('.thread').length > 4");
     });

@@ -50,10 +50,11 @@ fn a_busy_port_is_69_and_an_address_of_another_machine_68() {
 fn a_directory_in_use_is_75() {
     let data = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new("rocksdb").data(data.path());
-    let _server = builder.start();
+    let server = builder.start();
     let locked = refused(&builder);
     ended_with(&locked, 75, "data-locked");
-    assert!(locked.log.contains("stop it, or choose another directory"), "{}", locked.log);
+    let says = format!("(process id {}): stop it, or choose another directory [data-locked]\n", server.process());
+    assert!(locked.log.ends_with(&says), "{}", locked.log);
 }
 
 #[cfg(feature = "rocksdb")]

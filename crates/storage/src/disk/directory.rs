@@ -61,10 +61,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// Another process serves the directory.
-    #[error(
-        "{} is in use by another process (process id {process}): stop it, or choose another directory",
-        path.display()
-    )]
+    #[error("{} is in use by another process (process id {process})", path.display())]
     InUse {
         /// The directory.
         path: PathBuf,

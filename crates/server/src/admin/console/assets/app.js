@@ -46,6 +46,7 @@ function useTheme() {
     const dark = matchMedia("(prefers-color-scheme: dark)");
     const [chosen, setChosen] = useState(() => localStorage.getItem("klad-theme"));
     const [system, setSystem] = useState(dark.matches ? "dark" : "light");
+    // Not useEffect: it runs after the paint, and a change of the system's scheme before it would not be seen.
     useLayoutEffect(() => {
         const changed = () => setSystem(dark.matches ? "dark" : "light");
         dark.addEventListener("change", changed);
@@ -117,7 +118,7 @@ function App({ charts }) {
         const name = VIEWS.find((known) => known.id === view).title;
         document.title = name + " · klad console";
         // When the view changes, move the focus to its heading, so that screen readers begin there. The focus stays
-        // where it is when the page has just been opened.
+        // where it is when nothing has the focus, for instance when the page has just been opened.
         if (heading.current && document.activeElement !== document.body) heading.current.focus();
     }, [view]);
 

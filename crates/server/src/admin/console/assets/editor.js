@@ -54,7 +54,8 @@ export function Editor({ of: key, first, value, onStored, onDone, onCancel }) {
     useUnsaved(isChanged);
     const [isSaving, setSaving] = useState(false);
     const isHere = useRef(true);
-    // Not useEffect: it runs after the paint, and a save that ends before it would bring the user back.
+    // Not useEffect: it runs after the paint. If the user has left the editor and a save ends before the paint, the
+    // page would open the saved key.
     useLayoutEffect(
         () => () => {
             isHere.current = false;

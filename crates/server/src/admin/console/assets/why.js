@@ -1,5 +1,5 @@
 // The view Why: the slowest requests with their phases, profiles with flame graphs, and what each thread does.
-import { html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { html, useEffect, useMemo, useState } from "./html.js";
 import { OPS } from "./now.js";
 import { readJson, readText, words } from "./api.js";
 import { Flame, parseStacks } from "./flame.js";
@@ -37,27 +37,7 @@ export function Why() {
 
 function Slowest() {
     const [op, setOp] = useState("");
-    const [found, setFound] = useState(null);
-    const [problem, setProblem] = useState("");
-    // The number of the newest question. A late answer to an older one is ignored: it can be about another operation.
-    const asked = useRef(0);
-    const load = async () => {
-        asked.current += 1;
-        const number = asked.current;
-        try {
-            const answer = await readJson("/debug/slow?limit=16" + (op ? "&op=" + op : ""));
-            if (number !== asked.current) return;
-            setFound(answer);
-            setProblem("");
-        } catch (error) {
-            if (number === asked.current) setProblem(words(error));
-        }
-    };
-    useEffect(() => {
-        load();
-    }, [op]);
-    const requests = found ? found.requests : [];
-    const slowest = Math.max(...requests.map((one) => one.total_ms), 0.001);
+    const [refreshes, setRefreshes] = useState(0);
     return html`<section aria-labelledby="slowest">
         <h2 id="slowest">Slowest requests of the last minute</h2>
         <div class="toolbar">
@@ -65,15 +45,36 @@ function Slowest() {
                 <option value="">all</option>
                 ${OPS.map((name) => html`<option>${name}</option>`)}
             </select></label>
-            <button type="button" class="button" onClick=${load}>Refresh</button>
+            <button type="button" class="button" onClick=${() => setRefreshes(refreshes + 1)}>Refresh</button>
             <ul class="key">${PHASES.map((phase) => html`<li><i class=${"phase " + phase}></i>${phase}</li>`)}</ul>
         </div>
-        <p class="problem" role="alert">${problem}</p>
-        ${found && requests.length === 0 && html`<p class="quiet">No request has ended in the last minute.</p>`}
-        <ol class="slow">
-            ${requests.map((one) => html`<${SlowRequest} key=${one.started + one.worker + one.total_ms} one=${one}
-                slowest=${slowest} />`)}</ol>
+        <${SlowRequests} key=${op} op=${op} refreshes=${refreshes} />
     </section>`;
+}
+
+/**
+ * The list for one operation. Another operation has another list, so a late answer is never shown below the wrong
+ * operation. The list is read again when `refreshes` changes.
+ */
+function SlowRequests({ op, refreshes }) {
+    const [requests, setRequests] = useState(null);
+    const [problem, setProblem] = useState("");
+    useEffect(() => {
+        readJson("/debug/slow?limit=16" + (op ? "&op=" + op : "")).then(
+            (found) => {
+                setRequests(found.requests);
+                setProblem("");
+            },
+            (error) => setProblem(words(error)),
+        );
+    }, [refreshes]);
+    const shown = requests || [];
+    const slowest = Math.max(...shown.map((one) => one.total_ms), 0.001);
+    return html`<p class="problem" role="alert">${problem}</p>
+        ${requests && shown.length === 0 && html`<p class="quiet">No request has ended in the last minute.</p>`}
+        <ol class="slow">
+            ${shown.map((one) => html`<${SlowRequest} key=${one.started + one.worker + one.total_ms} one=${one}
+                slowest=${slowest} />`)}</ol>`;
 }
 
 function SlowRequest({ one, slowest }) {
